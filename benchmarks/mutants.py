@@ -86,7 +86,11 @@ AREAS: Mapping[str, Mapping[str, str]] = {
     },
     "losses": {
         "containers/algorithms/reward_model.py": f"{UNIT}/containers/algorithms/test_packed_training.py {_PENALTY}",
-        "containers/algorithms/rloo_packed.py": f"{UNIT}/containers/algorithms/test_packed_policy.py",
+        "containers/algorithms/policy_step.py": f"{UNIT}/containers/algorithms/test_policy_step.py",
+        "containers/losses/advantages.py": f"{UNIT}/containers/losses/test_advantages.py",
+        "containers/losses/ratios.py": f"{UNIT}/containers/losses/test_objectives.py",
+        "containers/losses/clipped.py": f"{UNIT}/containers/losses/test_objectives.py",
+        "containers/losses/weights.py": f"{UNIT}/containers/losses/test_objectives.py",
     },
     "statistics": {
         "containers/evals/statistics.py": f"{_EVALS}/test_statistics.py {_EVALS}/test_paired_statistics.py",

@@ -1,8 +1,10 @@
 """Inputs of the RLOO benchmarks: models, prompts, given completions, and a trainer of each way."""
 
+import copy
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,23 @@ from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerBase,
     Qwen3ForCausalLM,
+    TrainingArguments,
 )
 from trl import RLOOConfig, RLOOTrainer
 
 from benchmarks.speed_inputs import pairs_of, save_reward_model
-from containers.algorithms.rloo_packed import PackedPolicyTrainer
+from containers.algorithms.policy_rollouts import PolicyRollouts
+from containers.algorithms.policy_step import PolicyStep
+from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.training import LoraSettings
-from containers.models.loading import peft_config
+from containers.models.loading import apply_lora, peft_config
+from containers.models.token_batches import prompt_token_ids
+from containers.packing.logps import add_logps, causal_of, completion_packs
 from containers.rewards.base import PolicyReward
 from containers.rewards.reward_model import ModelReward, policy_scorer
+from containers.rollouts.generate import Completion
+from containers.rollouts.prompts import PolicyPrompt
 from containers.rollouts.shared_prompts import sharing
 
 DEFAULT, OURS = "TRL, its defaults", "ours"
@@ -60,7 +70,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 ROWS: dict[str, dict[str, Any]] = {
     DEFAULT: {**_WHOLE_STEP, "gradient_checkpointing": True},
     **SETTINGS,
-    OURS: {**_WHOLE_STEP, "gradient_checkpointing": False},
+    OURS: {},
 }
 Lengths = list[tuple[int, list[int]]]
 Task = tuple[str, list[str]]
@@ -140,17 +150,35 @@ def _length(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
     return len(tokenizer(text, add_special_tokens=False).input_ids)
 
 
+class Dealt(PolicyRollouts):
+    """Our rollouts with given completions instead of sampled ones."""
+
+    known: Mapping[int, list[list[int]]]
+
+    def written(self, policy: Any, places: Sequence[int]) -> list[Completion]:
+        """Return the given completions of these prompts, in order."""
+        found = []
+        for row, place in enumerate(places):
+            ids = self.known[place][row % K]
+            text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            ended = ids[-1] == self.tokenizer.eos_token_id
+            found.append(Completion(self.prompts[place].token_ids, tuple(ids), text=text, ended=ended))
+        return found
+
+
 def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) -> None:
     """Give the trainer these completions instead of sampled ones; every second one ends, the others are cut off."""
 
     def ids_of(text: str, place: int) -> list[int]:
         return [*tokenizer(text, add_special_tokens=False).input_ids, *[tokenizer.eos_token_id] * (place % 2)]
 
+    answers_of = [[ids_of(text, place) for place, text in enumerate(answers)] for _, answers in tasks]
+    if isinstance(trainer, PolicyTrainer):
+        trainer.rollouts = Dealt(**vars(trainer.rollouts))
+        trainer.rollouts.known = dict(enumerate(answers_of))
+        return
     prompts = trainer._tokenize_prompts([_conversation(prompt) for prompt, _ in tasks])[0]
-    known = {
-        tuple(prompt): [ids_of(text, place) for place, text in enumerate(answers)]
-        for prompt, (_, answers) in zip(prompts, tasks, strict=True)
-    }
+    known = {tuple(prompt): answers for prompt, answers in zip(prompts, answers_of, strict=True)}
 
     def dealt(prompt_ids: list[list[int]], *_: Any) -> list[list[int]]:
         return [known[tuple(ids)][place % K] for place, ids in enumerate(prompt_ids)]
@@ -160,47 +188,91 @@ def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) ->
 
 def make_trainer(
     way: str, policy: Any, judge: Any, tokenizer: Any, tasks: list[Task], folder: Path, *, whole: bool, **changes: Any
-) -> RLOOTrainer:
+) -> Any:
     """Return the trainer of that way on the prompts of these tasks.
 
     Args:
         whole: train all weights instead of adapters.
         **changes: settings of RLOOConfig.
     """
-    arguments = RLOOConfig(
-        output_dir=str(folder / "out"),
-        num_generations=K,
-        max_steps=len(tasks) // STEP_PROMPTS,
-        learning_rate=1e-5,
-        shuffle_dataset=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        **{"max_completion_length": _ANSWER_TOKENS[1], **ROWS[way], **changes},
-    )
     shared: dict[str, Any] = {
-        "model": policy,
-        "args": arguments,
-        "train_dataset": Dataset.from_list([{"prompt": _conversation(prompt)} for prompt, _ in tasks]),
-        "processing_class": tokenizer,
-        "peft_config": None if whole else peft_config(ADAPTERS, task_type="CAUSAL_LM"),
+        "output_dir": str(folder / "out"),
+        "max_steps": len(tasks) // STEP_PROMPTS,
+        "learning_rate": 1e-5,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "bf16": False,
+        "disable_tqdm": True,
     }
-    if way != OURS:
-        return RLOOTrainer(reward_funcs=judge, reward_processing_classes=tokenizer, **shared)
+    longest = changes.get("max_completion_length", _ANSWER_TOKENS[1])
+    if way == OURS:
+        return _ours(policy, judge, tokenizer, tasks, shared, whole=whole, longest=longest)
+    return RLOOTrainer(
+        model=policy,
+        reward_funcs=judge,
+        reward_processing_classes=tokenizer,
+        args=RLOOConfig(
+            **shared,
+            num_generations=K,
+            beta=TrainPolicyConfig().method.beta,
+            shuffle_dataset=False,
+            **{"max_completion_length": longest, **ROWS[way], **changes},
+        ),
+        train_dataset=Dataset.from_list([{"prompt": _conversation(prompt)} for prompt, _ in tasks]),
+        processing_class=tokenizer,
+        peft_config=None if whole else peft_config(ADAPTERS, task_type="CAUSAL_LM"),
+    )
+
+
+def _ours(
+    policy: Any, judge: Any, tokenizer: Any, tasks: list[Task], shared: dict[str, Any], *, whole: bool, longest: int
+) -> PolicyTrainer:
     scorer = policy_scorer(judge, tokenizer, batch_size=STEP)
     # A scorer scores its first conversations both ways, once in a training; here before the timing.
     scorer.score([[*_conversation("Hi"), {"role": "assistant", "content": "Hi"}]])
-    reward = PolicyReward(ModelReward(scorer), end_ids=[tokenizer.eos_token_id], missing_eos_penalty=0.0)
-    return PackedPolicyTrainer(
-        reward_funcs=reward,
-        pack_tokens=_PACK_TOKENS,
+    config = TrainPolicyConfig(num_generations=K, max_completion_length=longest)
+    reference = copy.deepcopy(policy).requires_grad_(False) if whole else None
+    trained = apply_lora(policy, None if whole else ADAPTERS, task_type="CAUSAL_LM")
+    for model in (trained, reference):
+        if model is not None:
+            add_logps(causal_of(model), temperature=config.temperature)
+    conversations = [_conversation(prompt) for prompt, _ in tasks]
+    rollouts = PolicyRollouts(
+        config=config,
+        prompts=[
+            PolicyPrompt(str(place), "", tuple(turns), tuple(ids))
+            for place, (turns, ids) in enumerate(
+                zip(conversations, prompt_token_ids(tokenizer, conversations), strict=True)
+            )
+        ],
+        tokenizer=tokenizer,
+        reward=PolicyReward(ModelReward(scorer), longest=longest),
+        writing=sharing,
+        order=range(len(tasks)),
+        rows_per_rank=STEP,
+        rank=0,
+        num_ranks=1,
+    )
+    return PolicyTrainer(
+        rollouts=rollouts,
+        make_step=lambda accelerator: PolicyStep(
+            accelerator=accelerator,
+            method=config.method,
+            num_generations=K,
+            longest=longest,
+            updates_per_batch=1,
+            cut=partial(completion_packs, max_tokens=_PACK_TOKENS),
+            reference=reference,
+        ),
+        updates_per_batch=1,
         completion_log=None,
         num_logged_completions=0,
-        writing=sharing,
-        **shared,
+        model=trained,
+        args=TrainingArguments(**shared, per_device_train_batch_size=1, remove_unused_columns=False),
+        train_dataset=StepNumbers(shared["max_steps"], num_ranks=1),
+        processing_class=tokenizer,
     )
 
 

@@ -13,13 +13,14 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from transformers import GenerationConfig
 
 from benchmarks.provenance import commit
 from benchmarks.rloo_inputs import (
@@ -45,12 +46,42 @@ from benchmarks.speed_ratios import (
     tried,
 )
 from benchmarks.speed_table import add_options, check_seeds, circumstances, median, spread_line, write_part
+from containers.algorithms.policy_rollouts import PolicyRollouts
+from containers.algorithms.policy_step import PolicyStep
+from containers.models.trial import evaluating
+from containers.packing.logps import causal_of
+from containers.rollouts.generate import Completion, padded_rows, turn_end_ids, whole_distribution
 
 _MODULE = "benchmarks.rloo_parts"
 _FIGURES = Path(__file__).with_suffix(".md")
 _GENERATION, _REWARD, _OLD, _REFERENCE = "generation", "reward model", "old log-probabilities", "reference"
 _UPDATE, _REST = "update: forward, backward", "all else (optimizer, padding, figures)"
 _PARTS = (_GENERATION, _REWARD, _OLD, _REFERENCE, _UPDATE, _REST)
+
+
+class Fixed(PolicyRollouts):
+    """Our rollouts, each completion of which has exactly the maximum number of tokens."""
+
+    def written(self, policy: Any, places: Sequence[int]) -> list[Completion]:
+        """Sample completions that cannot end before."""
+        longest, causal = self.config.max_completion_length, causal_of(policy)
+        settings = GenerationConfig(
+            max_new_tokens=longest,
+            min_new_tokens=longest,
+            eos_token_id=list(turn_end_ids(causal, self.tokenizer)),
+            pad_token_id=self.tokenizer.pad_token_id,
+            do_sample=True,
+            top_k=0,
+        )
+        prompts = [self.prompts[place].token_ids for place in places]
+        ids, mask = padded_rows(prompts, self.tokenizer.pad_token_id, side="left", device=causal.device)
+        with self.writing(policy), evaluating(causal), whole_distribution(causal):
+            made = causal.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
+        tails = made[:, ids.shape[1] :].tolist()
+        return [
+            Completion(prompt, tuple(tail), text=self.tokenizer.decode(tail, skip_special_tokens=True), ended=False)
+            for prompt, tail in zip(prompts, tails, strict=True)
+        ]
 
 
 class _Clock:
@@ -130,11 +161,19 @@ def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
     drawn = {"max_completion_length": new_tokens, "generation_kwargs": {"min_new_tokens": new_tokens}}
     trainer: Any = make_trainer(way, policy, judge, tokenizer, tasks, folder, whole=False, **drawn)
     clock = _Clock()
-    clock.watch(trainer, "_generate_single_turn", lambda *_: _GENERATION)
-    clock.watch(trainer, "_calculate_rewards", lambda *_: _REWARD)
-    clock.watch(trainer, "_get_per_token_logps_and_entropies", _pass_name)
-    clock.watch(trainer, "_generate_and_score_completions", lambda *_: _REST)
-    clock.watch(trainer, "training_step", lambda *_, **__: _UPDATE)
+    if way == OURS:
+        trainer.rollouts = Fixed(**vars(trainer.rollouts))
+        clock.watch(trainer.rollouts, "written", lambda *_: _GENERATION)
+        clock.watch(trainer.rollouts.reward.reward, "scores", lambda *_: _REWARD)
+        clock.watch(trainer.rollouts, "next_batch", lambda *_: _REST)
+        clock.watch(PolicyStep, "_logps", lambda _, model, *__: _pass_name(model))
+        clock.watch(PolicyStep, "update", lambda *_: _UPDATE)
+    else:
+        clock.watch(trainer, "_generate_single_turn", lambda *_: _GENERATION)
+        clock.watch(trainer, "_calculate_rewards", lambda *_: _REWARD)
+        clock.watch(trainer, "_get_per_token_logps_and_entropies", _pass_name)
+        clock.watch(trainer, "_generate_and_score_completions", lambda *_: _REST)
+    clock.watch(trainer, "training_step", lambda *_, **__: _REST if way == OURS else _UPDATE)
     before, start = peak_bytes(), time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - start

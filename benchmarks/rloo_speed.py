@@ -130,7 +130,8 @@ def _measure(way: str, folder: Path, *, whole: bool) -> dict[str, Any]:
     deal(trainer, tokenizer, tasks)
     tokens: Counter[str] = Counter()
     count_tokens(judge, "reward model", tokens)
-    for model in (policy, trainer.ref_model):
+    reference = trainer.step.reference if way == OURS else trainer.ref_model
+    for model in (policy, reference):
         if model is not None:
             count_tokens(model, "policy", tokens)
             _count_head_rows(model, tokens)

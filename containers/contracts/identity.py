@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.policy_algorithms import AlgorithmParts
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
@@ -92,9 +93,16 @@ def identity_key(identity: Identity) -> str:
 
 
 def _what_matters(config: StageConfig) -> StageConfig:
-    """The configuration without what changes no result: where suites are stored, and settings of mere checks."""
+    """The configuration without what changes no result: where suites are stored, and settings of mere checks.
+
+    An algorithm counts with all of its parts, since their table is no part of the program.
+    """
     if isinstance(config, TrainPolicyConfig):
-        return config.model_copy(update={"evaluation_prompt_length": None})
+        method = config.method.model_dump()
+        beta = method.pop("beta")
+        return config.model_copy(
+            update={"evaluation_prompt_length": None, "parts": AlgorithmParts(**method), "beta": beta}
+        )
     if not isinstance(config, EvaluateRewardModelConfig):
         return config
     nowhere = {"path": "", "hub_id": None, "revision": None}

@@ -24,12 +24,13 @@ from pydantic import Field
 from containers.contracts.base import Frozen
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.policy_algorithms import OBJECTIVES
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import content_digest
 from containers.contracts.manifest import FileEntry
 from containers.contracts.names import StageName
-from containers.contracts.registries import ALGORITHMS, BENCHMARKS, REWARDS, ROLLOUT_ENGINES
+from containers.contracts.registries import BENCHMARKS, REWARDS, ROLLOUT_ENGINES
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _ENTRY = "containers.stages.entry"
@@ -41,6 +42,7 @@ NOT_COUNTED = frozenset(
         "containers.contracts.configs.stages",
         "containers.contracts.configs.score_file",
         "containers.contracts.configs.training",
+        "containers.contracts.configs.policy_algorithms",
         "containers.contracts.registries",
         "containers.contracts.programs",
     }
@@ -82,7 +84,7 @@ class _Source:
     sha256: str
     size_bytes: int
     imports: frozenset[str]
-    opens_files: bool = False
+    opens_files: bool
 
 
 class Sources:
@@ -196,7 +198,7 @@ def members_of(config: StageConfig) -> tuple[str, ...]:
         named = tuple(suite.benchmark for suite in config.suites if config.contamination != "off")
     elif isinstance(config, TrainPolicyConfig):
         return (
-            ALGORITHMS.module_of(config.algorithm),
+            OBJECTIVES.module_of(config.method.objective),
             REWARDS.module_of(config.reward),
             ROLLOUT_ENGINES.module_of(config.rollout_engine),
         )

@@ -50,9 +50,6 @@ BENCHMARKS = Registry(
     }
 )
 
-# `train_policy.algorithm`: each a `containers.training.program.Training`.
-ALGORITHMS = Registry({"rloo": "containers.algorithms.rloo_training:RlooTraining"})
-
 # `train_policy.reward`: each starts a `containers.rewards.base.Reward`.
 REWARDS = Registry({"reward_model": "containers.rewards.reward_model:start"})
 
@@ -76,14 +73,12 @@ RUNTIMES = Registry(
 
 if TYPE_CHECKING:
     BenchmarkName = str
-    Algorithm = str
     RewardName = str
     RolloutEngine = str
     RuntimeName = str
     RuntimeKind = str
 else:
     BenchmarkName = Literal[tuple(BENCHMARKS)]
-    Algorithm = Literal[tuple(ALGORITHMS)]
     RewardName = Literal[tuple(REWARDS)]
     RolloutEngine = Literal[tuple(ROLLOUT_ENGINES)]
     RuntimeName = Literal[tuple(RUNTIMES)]

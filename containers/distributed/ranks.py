@@ -84,9 +84,14 @@ def leave_ranks() -> bool:
     return is_first
 
 
+def own_rank() -> int:
+    """Return the number of this rank, from 0."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
 def is_first_rank() -> bool:
     """Whether this rank writes outputs."""
-    return not distributed.is_initialized() or distributed.get_rank() == 0
+    return own_rank() == 0
 
 
 def any_rank(claim: bool) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from trl.kernels import ChunkedLogProbFunction
 
+from containers.packing.padded import PaddedRows
 from containers.packing.scoring import packed_rows
 from containers.packing.trees import PackedRow, lay_out
 from containers.token_budgets import frozen_head_tile_tokens, head_tile_words
@@ -41,6 +42,10 @@ class CompletionPack(PackedRow):
     def by_completion(self, values: Tensor) -> tuple[Tensor, ...]:
         """Split values of the N predicted tokens by completion."""
         return torch.split(values, list(self.lengths))
+
+    def computed(self, model: PreTrainedModel, temperature: float) -> tuple[Tensor, Tensor, None]:
+        """Return `packed_logps`, and no further loss."""
+        return *packed_logps(model, self, temperature=temperature), None
 
 
 def completion_packs(
@@ -103,18 +108,6 @@ def _pack(sequences: Sequence[list[int]], starts: Sequence[int], groups: Sequenc
         places=torch.tensor(places),
         targets=torch.tensor(targets),
     )
-
-
-def without_padding(
-    input_ids: Tensor, attention_mask: Tensor, num_completion_places: int
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Return prompts and completions of TRL's batch [B, P + C]: prompts are padded on the left, completions right."""
-    prompts, completions = [], []
-    for ids, mask in zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True):
-        cut = len(ids) - num_completion_places
-        prompts.append(ids[:cut][mask[:cut]].tolist())
-        completions.append(ids[cut:][mask[cut:]].tolist())
-    return prompts, completions
 
 
 def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: float) -> tuple[Tensor, Tensor]:
@@ -192,16 +185,16 @@ def _is_frozen_on_cpu(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and not weight.requires_grad
 
 
-def add_packed_logps(model: PreTrainedModel, *, temperature: float) -> None:
-    """Give a causal model's forward the argument `pack`: with it, a forward is `packed_logps`; without, as before.
+def add_logps(model: PreTrainedModel, *, temperature: float) -> None:
+    """Give a causal model's forward the argument `pack`: with it, a forward is `pack.computed`; without, as before.
 
-    So packs pass through the model's wrappers (adapters, DDP) like any other input.
+    So packs and padded rows pass through the model's wrappers (adapters, DDP) like any other input.
     """
     before = model.forward
 
     @functools.wraps(type(model).forward)
-    def forward(self: Any, *arguments: Any, pack: CompletionPack | None = None, **named: Any) -> Any:
-        return before(*arguments, **named) if pack is None else packed_logps(self, pack, temperature=temperature)
+    def forward(self: Any, *arguments: Any, pack: CompletionPack | PaddedRows | None = None, **named: Any) -> Any:
+        return before(*arguments, **named) if pack is None else pack.computed(self, temperature)
 
     model.forward = types.MethodType(forward, model)
 

@@ -46,8 +46,7 @@ def gate_outcome(verdict: GateVerdict) -> tuple[str, Tone]:
 def gate_statement(inputs: ReportInputs, verdict: GateVerdict) -> Statement:
     """Return a gate's outcome as a sentence, with the figures."""
     name = f"The {verdict.model}"
-    rules = "; ".join(f"{rule.name}: {rule.found}, wanted {rule.wanted}" for rule in verdict.rules)
-    figures = sentence(one_line(rules, MESSAGE_LIMIT))
+    figures = _figures(verdict.rules)
     if verdict.decision is not None and verdict.decision.outcome != "waived":
         return _decided(inputs, verdict, verdict.decision, figures)
     if verdict.passed:
@@ -57,6 +56,19 @@ def gate_statement(inputs: ReportInputs, verdict: GateVerdict) -> Statement:
         return Statement("warn", f"{name} did not pass its gate, and the gate was waived.", detail)
     detail = f"{figures} {_warning(verdict)} {verdict.advice}"
     return Statement("bad", f"{name} did not pass its gate{_stopped(inputs, verdict)}.", " ".join(detail.split()))
+
+
+def _figures(rules: Sequence[GateRule]) -> str:
+    """Return as many rules as a banner holds, missed ones first; the gate's own table has all of them."""
+    ordered = [f"{rule.name}: {rule.found}, wanted {rule.wanted}" for rule in sorted(rules, key=lambda r: r.passed)]
+    shown = ordered[:1]
+    for text in ordered[1:]:
+        if len("; ".join((*shown, text))) > MESSAGE_LIMIT:
+            break
+        shown.append(text)
+    left = len(ordered) - len(shown)
+    more = f" {left} more {'rule is' if left == 1 else 'rules are'} in the gate's table." if left else ""
+    return sentence(one_line("; ".join(shown), MESSAGE_LIMIT)) + more
 
 
 def gate_section(verdict: GateVerdict) -> Section:

@@ -4,13 +4,14 @@ Each reward is its own module, with a `start` that takes the arguments of `start
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.registries import REWARDS
 from containers.harness.context import StageContext
-from containers.harness.errors import DivergedError
+from containers.rollouts.generate import Completion
 from containers.rollouts.prompts import PolicyPrompts
 
 # P * K each, in order: the turns of a prompt, and one assistant message.
@@ -28,6 +29,10 @@ class Reward(ABC):
     def rewards(self, scores: Sequence[float]) -> list[float]:
         """Return the reward of each score; the score itself unless a subclass overrides this."""
         return list(scores)
+
+    def rounding(self, scores: Sequence[float]) -> float:
+        """Return up to which difference rewards of these scores are alike but for rounding, and so no signal."""
+        return 0.0
 
     def scorable(self, context: StageContext, prompts: PolicyPrompts) -> PolicyPrompts:
         """Return the prompts whose completions can be scored, with a text about those left out."""
@@ -48,53 +53,43 @@ def start_reward(context: StageContext, config: TrainPolicyConfig) -> Reward:
     return started
 
 
+@dataclass(frozen=True)
 class PolicyReward:
-    """Reward function for TRL's RLOOTrainer, which subtracts beta × KL from its result.
+    """Reward of a completion in training: the configured reward, less penalties for its length and its end.
 
-    Args:
-        end_ids: ids of the tokens that end a completion.
-        missing_eos_penalty: subtracted if the completion does not end with one of them.
+    Attributes:
+        longest: maximum tokens of a completion.
+        missing_eos_penalty: subtracted if the completion was cut off.
+        overlong_fraction: the share of `longest` in which the reward falls by up to `overlong_penalty`.
     """
 
-    def __init__(self, reward: Reward, *, end_ids: Sequence[int], missing_eos_penalty: float) -> None:
-        self._reward = reward
-        self._end_ids = frozenset(end_ids)
-        self._missing_eos_penalty = missing_eos_penalty
+    reward: Reward
+    longest: int
+    missing_eos_penalty: float = 0.0
+    overlong_fraction: float = 0.0
+    overlong_penalty: float = 0.0
 
-    def __call__(
-        self,
-        *,
-        prompts: Prompts,
-        completions: Completions,
-        completion_ids: Sequence[Sequence[int]],
-        trainer_state: Any,
-        log_extra: Callable[[str, list[Any]], None],
-        log_metric: Callable[[str, float], None],
-        **columns: Any,
-    ) -> list[float]:
-        """Return one reward per completion, in order; `columns`, the dataset's further columns, are not used.
-
-        Args:
-            prompts: P * K conversations; the K completions of a prompt are adjacent.
-            completions: for each prompt one assistant message.
-            completion_ids: token ids of each completion, with the ending token if it ended.
+    def of(self, prompts: Prompts, completions: Sequence[Completion]) -> tuple[list[float], list[float]]:
+        """Return the score and the reward of each completion, in order.
 
         Raises:
-            DivergedError: a score is not finite; names the step.
+            DivergedError: a score is not finite.
 
         Example: a completion that was cut off, of score 0.5, with a penalty of 1.0 has the reward -0.5.
         """
-        try:
-            scores = self._reward.scores(prompts, completions)
-        except DivergedError as error:
-            raise DivergedError(f"Step {trainer_state.global_step + 1}: {error}") from error
-        ended = [bool(ids) and ids[-1] in self._end_ids for ids in completion_ids]
-        log_extra("score", list(scores))
-        log_extra("ended", ended)
-        log_extra("num_tokens", [len(ids) for ids in completion_ids])
-        log_metric("score", sum(scores) / len(scores))
-        log_metric("ended_fraction", sum(ended) / len(ended))
-        rewards = self._reward.rewards(scores)
-        return [
-            reward if done else reward - self._missing_eos_penalty for reward, done in zip(rewards, ended, strict=True)
-        ]
+        replies = [[{"role": "assistant", "content": completion.text}] for completion in completions]
+        scores = self.reward.scores(prompts, replies)
+        pairs = zip(self.reward.rewards(scores), completions, strict=True)
+        return scores, [reward - self._penalty(completion) for reward, completion in pairs]
+
+    def _penalty(self, completion: Completion) -> float:
+        """Return what is subtracted; for the length as in Yu et al. 2025 (DAPO), arXiv:2503.14476, eq. 13.
+
+        Example: of at most 100 tokens, with a fraction of 0.2 and a penalty of 1, 90 tokens cost 0.5.
+        """
+        found = 0.0 if completion.ended else self.missing_eos_penalty
+        if self.overlong_penalty:
+            room = self.overlong_fraction * self.longest
+            into = len(completion.completion_ids) - (self.longest - room)
+            found += self.overlong_penalty * min(max(into / room, 0.0), 1.0)
+        return found

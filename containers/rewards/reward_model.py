@@ -8,6 +8,7 @@ silently replace NaN by a zero advantage.
 import json
 from collections.abc import Sequence
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from containers.contracts.certificate import Certificate, ScoreStatistics
@@ -45,6 +46,12 @@ class ModelReward(Reward):
     def rewards(self, scores: Sequence[float]) -> list[float]:
         """Return the scores, or their distances above the mean in standard deviations."""
         return list(scores) if self._normalisation is None else normalised(scores, self._normalisation)
+
+    def rounding(self, scores: Sequence[float]) -> float:
+        """Return the rounding of the model's number type at the largest score, at least at 1."""
+        largest = max(1.0, max(map(abs, scores), default=0.0))
+        scale = 1.0 if self._normalisation is None else self._normalisation.standard_deviation
+        return float(torch.finfo(self._scorer.model.dtype).eps) * largest / scale
 
     def scorable(self, context: StageContext, prompts: PolicyPrompts) -> PolicyPrompts:
         """Return prompts without tokens that lack a row in the reward model; note what its chat template loses."""

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
+from containers.harness.errors import DivergedError
 from containers.models.trial import evaluating
 from containers.scoring.batches import length_batches
 
 OnBatch: TypeAlias = Callable[[int], None]
+# Error texts of sampling from logits that are not finite, on a CPU and on a GPU.
+_SAMPLING_ERRORS = ("probability tensor contains", "device-side assert")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,41 @@ def generate_completions(
             if on_batch is not None:
                 on_batch(len(completions))
     return [completions[index] for index in range(len(prompts))]
+
+
+def sampled_completions(
+    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float
+) -> list[Completion]:
+    """Sample one completion per row, all rows at once, with the global random state; for training.
+
+    Args:
+        model: a causal model; its `generate` may be an engine's.
+        prompts: token ids of each row's prompt; equal ones are adjacent.
+
+    Raises:
+        DivergedError: the logits are not finite.
+    """
+    end_ids, pad_id = turn_end_ids(model, tokenizer), int(tokenizer.pad_token_id)
+    settings = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        eos_token_id=list(end_ids),
+        pad_token_id=pad_id,
+        do_sample=True,
+        temperature=temperature,
+        top_k=0,
+        top_p=1.0,
+        disable_compile=True,
+    )
+    input_ids, mask = padded_rows(prompts, pad_id, side="left", device=model.device)
+    try:
+        with evaluating(model), whole_distribution(model):
+            sequences = model.generate(input_ids=input_ids, attention_mask=mask, generation_config=settings)
+    except RuntimeError as error:
+        if not any(text in str(error) for text in _SAMPLING_ERRORS):
+            raise
+        raise DivergedError("the policy's logits are not finite, so nothing can be sampled from them") from error
+    tails = sequences[:, input_ids.shape[1] :].tolist()
+    return [_completion(prompt, tail, tokenizer, end_ids=end_ids) for prompt, tail in zip(prompts, tails, strict=True)]
 
 
 def completion_logprobs(

@@ -193,18 +193,21 @@ def check_lengths(config: TrainPolicyConfig | EvaluatePolicyConfig, *, max_posit
         )
 
 
-def shuffled_passes(num_items: int, *, length: int, seed: int) -> list[int]:
-    """Return `length` indices below `num_items`: seeded shuffles one after the other, cut at the end.
+class PromptOrder:
+    """An endless order of prompts: seeded shuffles one after the other, so each comes once before any comes twice.
 
-    Each item comes once before any item comes twice.
-
-    Example: 3 items and length 5 may give [2, 0, 1, 0, 2].
+    Example: 3 prompts may give 2, 0, 1, 0, 2, 1, …
     """
-    rng = random.Random(seed)  # noqa: S311  (an order, not a secret)
-    indices: list[int] = []
-    while len(indices) < length:
-        indices += rng.sample(range(num_items), num_items)
-    return indices[:length]
+
+    def __init__(self, num_prompts: int, *, seed: int) -> None:
+        self._num_prompts = num_prompts
+        self._rng = random.Random(seed)  # noqa: S311  (an order, not a secret)
+        self._places: list[int] = []
+
+    def __getitem__(self, position: int) -> int:
+        while len(self._places) <= position:
+            self._places += self._rng.sample(range(self._num_prompts), self._num_prompts)
+        return self._places[position]
 
 
 def seeded_subset(prompts: Sequence[PolicyPrompt], *, limit: int | None, seed: int) -> tuple[PolicyPrompt, ...]:

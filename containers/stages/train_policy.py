@@ -1,8 +1,8 @@
 """train_policy: train the policy against a certified reward model, with the configured algorithm."""
 
+from containers.algorithms.policy_training import PolicyTraining
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.outcome import Metric
-from containers.contracts.registries import ALGORITHMS
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.training.program import run_training
@@ -27,4 +27,4 @@ def run(context: StageContext) -> tuple[Metric, ...]:
             f"Profile {profile.name} has distribution fsdp, and the policy writes completions in every step, for which "
             "each rank needs the whole model. Train it on a profile with distribution ddp."
         )
-    return run_training(context, ALGORITHMS[config.algorithm](context))
+    return run_training(context, PolicyTraining(context))

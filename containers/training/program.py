@@ -80,17 +80,21 @@ class Training(ABC, Generic[ConfigT]):
             checkpoint: the one from which training resumes; None: it starts at step 0.
         """
 
-    def callbacks(self, checkpoint: Path | None, *, exact_every: int = 1) -> list[TrainerCallback]:
+    def callbacks(
+        self, checkpoint: Path | None, *, exact_every: int = 1, with_state: Sequence[TrainerCallback] = ()
+    ) -> list[TrainerCallback]:
         """Return the callbacks: saving, curves, checkpoint manifests, the stop, and TensorBoard on the first rank.
 
         Args:
             checkpoint: the one from which training resumes.
             exact_every: a resume is exact only at steps that are multiples of this.
+            with_state: these write files into the checkpoint, before its manifest.
         """
         context, config = self.context, self.config
         callbacks = [
             SaveCallback(self.schedule),
             RecorderCallback(context.recorder, planned_steps=self.schedule.num_steps),
+            *with_state,
             CheckpointManifestCallback(context.spec, context.recorder, limit=config.schedule.save_total_limit),
             StopCallback(context.stop, context.recorder, exact_every=exact_every),
         ]

@@ -106,4 +106,8 @@ def peak_memory_bytes() -> int:
     """Peak memory of this rank in bytes: allocated on its GPU, or resident if there is no GPU."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not `ru_maxrss`: on Linux it begins with the peak of the process that started this program.
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="ascii", errors="replace").splitlines() if status.is_file() else []
+    kib = next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if kib is None else kib) * 1024

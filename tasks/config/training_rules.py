@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from containers.contracts.configs.policy_algorithms import contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -59,6 +60,12 @@ def _happens_before_the_end(config: RunTree, *, section: str, key: str, what: st
     if every is not None and last is not None and every > last:
         text = f"{every} would never {what}: the run has {last} steps (max_steps)."
         yield Mistake(f"{section}.schedule.{key}", text)
+
+
+def _algorithm_makes_sense(config: RunTree) -> Iterator[Mistake]:
+    policy = config.train_policy
+    for key, text in contradictions(policy.method, num_generations=policy.num_generations):
+        yield Mistake(f"train_policy.{key}", text)
 
 
 def _saves_fall_on_generated_batches(config: RunTree) -> Iterator[Mistake]:
@@ -186,6 +193,7 @@ TRAINING_RULES: tuple[Rule, ...] = (
     *(partial(_batch_divides, section=section) for section in _TRAININGS),
     *(partial(_happens_before_the_end, section=name, key="eval_steps", what="evaluate") for name in _EVALUATING),
     *(partial(_happens_before_the_end, section=name, key="save_steps", what="save") for name in _TRAININGS),
+    _algorithm_makes_sense,
     _saves_fall_on_generated_batches,
     _evaluation_reads_what_was_trained,
     *(partial(_reward_model_judges_what_it_knows, section=section) for section in ("train_policy", "evaluate_policy")),

@@ -43,9 +43,9 @@ def completions_of(context: PlanContext, config: TrainPolicyConfig, batch: Batch
     traits = context.model.traits if context.model is not None else PLAIN
     if why := why_completions_are_padded(config, traits):
         rows = batch.per_device_batch_size
-        # On a CPU TRL's head computes prompts as well.
-        seen = own if context.profile.num_gpus else longest
-        return Completions(why, rows * longest, rows * seen, siblings=1, are_judged_late=False)
+        # The head computes the rows from where the shortest of their prompts ends.
+        judged_late = not _needs_first_pass(config)
+        return Completions(why, rows * longest, rows * longest, siblings=1, are_judged_late=judged_late)
     budget, count = _pack_budget(context, config, batch), completions_of_a_rank(batch)
     in_a_step = _prompts_of_a_rank(config, batch) * (longest - own) + count * own
     tokens = min(max(budget, longest), in_a_step)
@@ -57,8 +57,20 @@ def completions_of(context: PlanContext, config: TrainPolicyConfig, batch: Batch
         tokens=tokens,
         predicted=min(tokens, count * own),
         siblings=group / pieces,
-        are_judged_late=config.num_iterations == 1 and pieces == 1 and count % config.num_generations == 0,
+        are_judged_late=not _needs_first_pass(config)
+        or (_has_kl_in_group(config) and pieces == 1 and count % config.num_generations == 0),
     )
+
+
+def _needs_first_pass(config: TrainPolicyConfig) -> bool:
+    """Whether the policy's log-probabilities are needed before the update: for its KL, or for later updates."""
+    method = config.method
+    return config.num_iterations > 1 or (method.beta > 0 and method.kl_place != "loss")
+
+
+def _has_kl_in_group(config: TrainPolicyConfig) -> bool:
+    """Whether they are needed for the KL of a prompt's own completions alone."""
+    return config.num_iterations == 1 and config.method.kl_place == "reward"
 
 
 def completions_of_a_rank(batch: BatchPlan) -> int:
@@ -89,8 +101,7 @@ def policy_load(
 ) -> TrainingLoad | None:
     """Load of the policy: a prompt, or its share among siblings, with a completion of full length."""
     mean = _mean_tokens(context, config, siblings=completions.siblings)
-    # In padded rows on a CPU, TRL's head computes every position.
-    looks_at_all = bool(completions.why_padded) and not context.profile.num_gpus
+    looks_at_all = bool(completions.why_padded)
     return training_load(
         context,
         config,
@@ -122,7 +133,7 @@ def policy_memory(
         parts["generation cache"] = estimates.generation_cache(
             load.shape, context.profile, sequences=1, tokens=prompts + own
         )
-    if not load.uses_adapters:
+    if not load.uses_adapters and config.method.beta:
         parts["reference policy"] = estimates.inference_memory(load.total, context.profile)
     return parts
 
@@ -203,7 +214,7 @@ def _judging(
     """
     config, profile = context.config.train_policy, context.profile
     count, ranks = batch.global_batch_size, context.profile.num_processes
-    language_models = (0 if completions.are_judged_late else 1) + (1 if config.beta else 0)
+    language_models = (0 if completions.are_judged_late else 1) + (1 if config.method.beta else 0)
     one = estimates.forward_work(load.shape, profile, tokens=count * load.mean_tokens, num_processes=ranks)
     one += head.judging_work(tokens=count * load.judged_tokens)
     scorer = context.scorer or context.model

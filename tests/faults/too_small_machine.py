@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import trl
 
+from containers.algorithms.policy_trainer import PolicyTrainer
 from containers.stages import entry
 
 EXEC = os.execv
@@ -24,7 +25,6 @@ def on_each_step(act: Any) -> None:
     for owner, name in (
         (trl.RewardTrainer, "compute_loss"),
         (trl.SFTTrainer, "compute_loss"),
-        (trl.RLOOTrainer, "_compute_loss"),
     ):
         method = getattr(owner, name)
 
@@ -34,13 +34,22 @@ def on_each_step(act: Any) -> None:
             return _method(self, model, inputs, *rest, **named)
 
         setattr(owner, name, sabotaged)
+    step = PolicyTrainer.training_step
+
+    def sabotaged_step(self: PolicyTrainer, *arguments: Any, **named: Any) -> Any:
+        rows = getattr(self.step.cut, "keywords", {}).get("at_a_time", self.rollouts.rows_per_rank)
+        act(self, {"row_ids": range(rows)})
+        return step(self, *arguments, **named)
+
+    PolicyTrainer.training_step = sabotaged_step  # type: ignore[method-assign]
 
 
 def gpu_memory(room: int, step: int) -> None:
     def allocate(trainer: Any, inputs: dict[str, Any]) -> None:
         rows = next(len(value) for name, value in inputs.items() if name.endswith("ids"))
         examples = rows // 2 if isinstance(trainer, trl.RewardTrainer) else rows
-        needed = examples if trainer.args.gradient_checkpointing else 2 * examples
+        checkpoints = trainer.args.gradient_checkpointing or trainer.args.activation_checkpointing
+        needed = examples if checkpoints else 2 * examples
         if trainer.state.global_step >= step - 1 and needed > room:
             raise torch.OutOfMemoryError(
                 "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from containers.contracts.base import (
     BatchSize,
@@ -15,6 +15,12 @@ from containers.contracts.base import (
     TokensPerForward,
     Weight,
 )
+from containers.contracts.configs.policy_algorithms import (
+    Algorithm,
+    AlgorithmParts,
+    PolicyAlgorithm,
+    algorithm_with,
+)
 from containers.contracts.configs.training import (
     CHECKPOINTING,
     OPTIMIZER,
@@ -25,17 +31,29 @@ from containers.contracts.configs.training import (
     OptimizerSettings,
     TrainingSchedule,
 )
-from containers.contracts.registries import Algorithm, RewardName, RolloutEngine
+from containers.contracts.registries import RewardName, RolloutEngine
+
+
+def _the_whole_distribution(value: float) -> float:
+    if value != 1:
+        raise ValueError(
+            f"{value:g} would draw completions from the likeliest tokens alone, and the probabilities that are trained "
+            "are those of all tokens. Use 1; `temperature` may be lower."
+        )
+    return value
 
 
 class TrainPolicyConfig(Frozen):
-    """Policy training against the reward model. RLOO: leave-one-out baseline, KL inside the reward."""
+    """Policy training: completions of the policy are rewarded, and those better than others become likelier."""
 
     stage: Literal["train_policy"] = "train_policy"
-    algorithm: Algorithm = Field("rloo", description="REINFORCE leave-one-out, the only one")
+    algorithm: Algorithm = Field("rloo", description="How rewards change the policy; see docs/training.md")
+    parts: AlgorithmParts = Field(
+        AlgorithmParts(), description="Single parts of the algorithm; all left out: as its paper has them"
+    )
     global_batch_size: BatchSize | None = Field(None, ge=2, description="Completions per step; null: the profile's")
     num_generations: BatchSize = Field(
-        4, ge=2, description="Completions per prompt (K); RLOO leaves one out, so at least 2"
+        4, ge=1, description="Completions per prompt (K); at least 2, but for reinforce++"
     )
     num_iterations: Steps = Field(1, description="Updates per generated batch")
     max_prompt_length: Tokens = Field(1024, ge=4, description="Tokens; longer prompts are left out and counted")
@@ -47,11 +65,13 @@ class TrainPolicyConfig(Frozen):
     )
     max_completion_length: Tokens = Field(256, ge=1, description="Tokens")
     temperature: Positive = Field(1.0, description="Of the completions; below 1 they vary less")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="Draw from the likeliest tokens that together have this probability; 1: from all"
+    top_p: Annotated[float, Field(gt=0, le=1), AfterValidator(_the_whole_distribution)] = Field(
+        1.0, description="Only 1, so that completions are drawn from the distribution that is trained"
     )
     reward: RewardName = Field("reward_model", description="Value of a completion: the reward model's score")
-    beta: Weight = Field(0.05, description="Weight of the KL to the reference policy")
+    beta: Weight | None = Field(
+        None, description="Weight of the KL to the reference policy; null: the algorithm's own, for rloo 0.05"
+    )
     missing_eos_penalty: Weight = Field(
         0.0, description="Subtracted from the reward of a completion that was cut off before it ended"
     )
@@ -98,6 +118,11 @@ class TrainPolicyConfig(Frozen):
     optimizer: OptimizerSettings = Field(OptimizerSettings(learning_rate=1e-6), description=OPTIMIZER)
     schedule: TrainingSchedule = Field(TrainingSchedule(max_steps=100), description=SCHEDULE)
     num_logged_completions: Shown = Field(8, description="Completions kept for the table, each logging step")
+
+    @property
+    def method(self) -> PolicyAlgorithm:
+        """The algorithm with the parts that this configuration sets itself."""
+        return algorithm_with(self.algorithm, parts=self.parts, beta=self.beta)
 
     @property
     def vllm_fraction(self) -> float:

@@ -66,8 +66,8 @@ KNOWN_TEXTS = (
     ),
     KnownText(
         FailureKind.NCCL_TIMEOUT,
-        r"Timed out waiting \d+ms for (?:send|recv) operation to complete",
-        "gloo transport/tcp/unbound_buffer.cc",
+        r"Timed out waiting \d+ms for (?:send|recv) operation to complete|Application timeout caused pair closure",
+        "gloo transport/tcp/unbound_buffer.cc, and pair.cc for an operation after one that timed out",
     ),
     KnownText(
         FailureKind.NCCL_TIMEOUT,

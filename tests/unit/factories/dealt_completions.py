@@ -4,25 +4,30 @@ What a completion is depends on the step, its prompt and its place among its sib
 the rank that has it; so runs on different numbers of ranks learn from the same completions. Nothing else is changed.
 """
 
+import itertools
 import os
 import random
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from torch import distributed
-
-from containers.algorithms.rloo import PolicyTrainer
+from containers.algorithms.policy_rollouts import PolicyRollouts
+from containers.rollouts.generate import Completion
 from containers.stages import entry
 
+STEPS = itertools.count()
 
-def deal(trainer: Any, prompt_ids: list[list[int]], *_: Any) -> list[list[int]]:
+
+def deal(rollouts: PolicyRollouts, policy: Any, places: Sequence[int]) -> list[Completion]:
     """Completions of three to eight letters that end."""
-    rank = distributed.get_rank() if distributed.is_initialized() else 0
+    step, siblings = next(STEPS), rollouts.config.num_generations
     completions = []
-    for place, prompt in enumerate(prompt_ids, start=rank * len(prompt_ids)):
-        dice = random.Random(f"{trainer.state.global_step} {prompt} {place % trainer.num_generations}")  # noqa: S311
+    for row, place in enumerate(places, start=rollouts.rank * rollouts.rows_per_rank):
+        prompt = rollouts.prompts[place].token_ids
+        dice = random.Random(f"{step} {prompt} {row % siblings}")  # noqa: S311
         letters = [dice.randrange(60, 90) for _ in range(dice.randrange(3, 8))]
-        completions.append([*letters, trainer.eos_token_ids[0]])
+        ids = (*letters, rollouts.tokenizer.eos_token_id)
+        completions.append(Completion(prompt, ids, text=rollouts.tokenizer.decode(letters), ended=True))
     return completions
 
 
@@ -36,5 +41,5 @@ EXEC = os.execv
 
 if __name__ == "__main__":
     os.execv = become_torchrun
-    PolicyTrainer._generate_single_turn = deal  # type: ignore[method-assign,assignment]
+    PolicyRollouts.written = deal  # type: ignore[method-assign]
     sys.exit(entry.main())

@@ -206,13 +206,21 @@ def test_accumulated_batches_give_the_losses_and_weights_of_padded_ones(tmp_path
         torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize(("apart", "ends"), [(0.0015, True), (0.0005, False)])
+@pytest.mark.parametrize(
+    ("apart", "factor", "ends"), [(0.0015, 1, True), (0.0005, 1, False), (0.005, 50, False), (0.05, 1, True)]
+)
 def test_a_loss_that_is_not_the_one_of_whole_batches_ends_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: float, ends: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: float, factor: float, ends: bool
 ) -> None:
-    """The packs' losses are summed in another order, which is less than a thousandth; more is a mistake."""
-    real = PackedPairTrainer._pack_loss
-    monkeypatch.setattr(PackedPairTrainer, "_pack_loss", lambda *arguments: apart + real(*arguments))
+    """The packs' losses are summed in another order, which is less than a thousandth of a large loss, too."""
+    real, whole = PackedPairTrainer._pack_loss, PackedPairTrainer._loss_of
+    monkeypatch.setattr(PackedPairTrainer, "_pack_loss", lambda *arguments: apart + factor * real(*arguments))
+
+    def loss_of(*given: Any, **named: Any) -> Any:
+        found = whole(*given, **named)
+        return factor * found if isinstance(found, Tensor) else found
+
+    monkeypatch.setattr(PackedPairTrainer, "_loss_of", loss_of)
     with pytest.raises(StageError, match="is not RewardTrainer's") if ends else nullcontext():
         trained(PackedPairTrainer, tmp_path, lora=True, margin=False, max_steps=1)
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from containers.algorithms import rloo_packing
-from containers.algorithms.rloo import PolicyTrainer
-from containers.algorithms.rloo_packed import PackedPolicyTrainer
-from containers.algorithms.rloo_packing import plan_policy_packing, why_padded
+from containers.algorithms import policy_packing
+from containers.algorithms.policy_packing import plan_policy_packing, why_padded
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.packing import scoring as packed_scoring
+from containers.packing.logps import CompletionPack
+from containers.packing.padded import PaddedRows
 from containers.packing_traits import PLAIN
 from tests.unit.containers.algorithms.test_packing import _SIZES, PACKED, pairs
 from tests.unit.factories.spec_factory import make_context
@@ -57,7 +57,7 @@ def test_completions_of_these_models_keep_their_rows_and_the_reason_is_named(fam
 def test_a_model_whose_configuration_says_nothing_shows_it_when_it_is_tried(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rloo_packing, "packing_traits", lambda content: PLAIN)
+    monkeypatch.setattr(policy_packing, "packing_traits", lambda content: PLAIN)
     monkeypatch.setattr(packed_scoring, "packing_traits", lambda content: PLAIN)
     assert "apart from padded" in why_padded(model(family, DIFFERENT[family][0]), prompts(), CONFIG)
 
@@ -77,24 +77,24 @@ def test_asking_leaves_the_model_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "family", "trainer", "note"),
+    ("changes", "family", "kind", "note"),
     [
-        ({}, "qwen3", PackedPolicyTrainer, "Completions are packed, 200 tokens at a time"),
-        ({"pack_tokens": 33}, "qwen3", PackedPolicyTrainer, "Completions are packed, 33 tokens at a time"),
-        ({"pack": False}, "qwen3", PolicyTrainer, ""),
-        ({}, "gptj", PolicyTrainer, "Completions are computed as padded rows: the attention of GPTJForCausalLM"),
+        ({}, "qwen3", CompletionPack, "Completions are packed, 200 tokens at a time"),
+        ({"pack_tokens": 33}, "qwen3", CompletionPack, "Completions are packed, 33 tokens at a time"),
+        ({"pack": False}, "qwen3", PaddedRows, ""),
+        ({}, "gptj", PaddedRows, "Completions are computed as padded rows: the attention of GPTJForCausalLM"),
     ],
     ids=["default", "budget", "switched off", "not supported"],
 )
 def test_the_plan_follows_configuration_and_model_and_says_so(
-    tmp_path: Path, changes: dict[str, Any], family: str, trainer: type[PolicyTrainer], note: str
+    tmp_path: Path, changes: dict[str, Any], family: str, kind: type, note: str
 ) -> None:
     config = CONFIG.model_copy(update=changes)
     context = make_context(tmp_path, StageName.TRAIN_POLICY, config, {}, batch=BATCH)
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "n_ctx": 256, "rotary_dim": 4}
-    plan = plan_policy_packing(context, config, model(family, sizes if family == "gptj" else {}), prompts())
-    assert plan.trainer is trainer
+    cut = plan_policy_packing(context, config, model(family, sizes if family == "gptj" else {}), prompts())
+    made = cut([[1, 2]] * 5, [[3]] * 5)
+    assert {type(part) for part in made} == {kind}
     events = context.work / "events.jsonl"
     assert note in (events.read_text() if events.exists() else "")
-    cut = (plan.batch.per_device_batch_size, plan.batch.gradient_accumulation_steps)
-    assert cut == ((2, 4) if trainer is PolicyTrainer else (8, 1))
+    assert len(made) == (1 if kind is CompletionPack else 3)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from containers.contracts.hardware import BatchPlan, GpuProfile, MeasuredContract
+from containers.contracts.hardware import BatchPlan, GpuProfile, MeasuredContract, RequiredContract
 from containers.contracts.variables import extra_variable_mistakes, refuse_unknown, where_a_variable_is_set
 
 
@@ -28,6 +28,7 @@ def _profile(**changes: Any) -> GpuProfile:
         ({"torch": {"nccl_trace_buffer_size": 0}}, "dumps an empty record"),
         ({"environment": {"NCCL_TIMEOUT": "1800"}}, "collective_timeout_s"),
         ({"environment": {"NCCL_BUFFSIZ": "1"}}, "Did you mean NCCL_BUFFSIZE"),
+        ({"environment": {"NCCL_ZZYZX": "1"}}, "no variable that NCCL reads. Leave it out"),
         ({"environment": {"NCCL_P2P_DISABLE": "1"}}, "Set nccl.p2p_disable instead"),
         ({"environment": {"OMP_NUM_THREADS": "9"}}, "Set num_threads instead"),
         ({"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "is set by the launcher"),
@@ -177,3 +178,9 @@ def test_a_variable_that_is_no_text_and_no_whole_number_could_have_several_forms
     with pytest.raises(ValidationError, match="wanted text in quotes"):
         _profile(environment=environment)
     assert _profile(environment={"NCCL_NTHREADS": 256}).environment == (("NCCL_NTHREADS", "256"),)
+
+
+def test_a_contract_without_a_memory_limit_crosses_the_boundary() -> None:
+    contract = RequiredContract(shm_size_bytes=0, num_gpus=0, enforced=False)
+    assert contract.host_memory_bytes == 0
+    assert RequiredContract.model_validate_json(contract.model_dump_json()) == contract

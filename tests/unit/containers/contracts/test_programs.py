@@ -12,6 +12,7 @@ import pytest
 
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, HeldOutSuite
+from containers.contracts.configs.policy_algorithms import OBJECTIVES
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -28,7 +29,7 @@ from containers.contracts.programs import (
     members_of,
     unlisted,
 )
-from containers.contracts.registries import ALGORITHMS, BENCHMARKS, REWARDS, ROLLOUT_ENGINES, RUNTIMES, Registry
+from containers.contracts.registries import BENCHMARKS, REWARDS, ROLLOUT_ENGINES, RUNTIMES, Registry
 
 CERTIFICATE = EvaluateRewardModelConfig(suites=(SuiteFile(name="a", benchmark="llmbar", path="x"),))
 
@@ -69,7 +70,10 @@ CONFIGS: tuple[StageConfig, ...] = (
         ("contracts/registries.py", set()),  # where a new reward, suite or engine gets its line
         ("contracts/configs/train_sft.py", {"train_sft"}),
         ("contracts/configs/train_policy.py", {"train_policy"}),
-        ("algorithms/rloo.py", {"train_policy"}),
+        ("algorithms/policy_step.py", {"train_policy"}),
+        ("losses/clipped.py", {"train_policy"}),
+        ("losses/capped.py", set()),  # which rloo does not use
+        ("contracts/configs/policy_algorithms.py", set()),  # its values are in the keys
         ("rollouts/vllm.py", set()),
         ("stages/train_sft.py", {"train_sft"}),
         ("launch/base.py", set()),
@@ -136,8 +140,8 @@ def test_data_files_are_opened_as_resources_only_and_each_belongs_to_a_stage() -
 
 @pytest.mark.parametrize(
     "registry",
-    [BENCHMARKS, ROLLOUT_ENGINES, ALGORITHMS, REWARDS, RUNTIMES],
-    ids=["benchmarks", "engines", "algorithms", "rewards", "runtimes"],
+    [BENCHMARKS, ROLLOUT_ENGINES, OBJECTIVES, REWARDS, RUNTIMES],
+    ids=["benchmarks", "engines", "objectives", "rewards", "runtimes"],
 )
 def test_every_name_of_a_registry_leads_to_a_module_of_the_package(registry: Registry) -> None:
     for name in registry:

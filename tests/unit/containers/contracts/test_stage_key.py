@@ -7,6 +7,7 @@ import pytest
 
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.policy_algorithms import POLICY_ALGORITHMS
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -167,3 +168,13 @@ def test_a_stage_of_one_gpu_uses_one_of_them_and_one_without_none(
     filtering = stage_profile(profile, StageName.FILTER_DATASET)
     assert (filtering.num_gpus, filtering.num_processes, filtering.precision) == (0, 1, "float32")
     assert stage_profile(profile, StageName.TRAIN_POLICY) == profile
+
+
+def test_an_algorithm_counts_by_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their table is no part of the program, so that a new algorithm trains no policy again."""
+    rloo = _key(config=TrainPolicyConfig())
+    assert _key(config=TrainPolicyConfig(beta=0.05, parts={"clip_low": 0.2})) == rloo
+    assert _key(config=TrainPolicyConfig(parts={"clip_low": 0.1})) != rloo
+    changed = POLICY_ALGORITHMS["rloo"].model_copy(update={"beta": 0.07})
+    monkeypatch.setitem(POLICY_ALGORITHMS, "rloo", changed)  # type: ignore[arg-type]
+    assert _key(config=TrainPolicyConfig()) != rloo

@@ -76,3 +76,10 @@ def test_a_cut_file_is_named_with_both_sizes(artifact: Path) -> None:
         stream.truncate(SAMPLED_FROM_BYTES - 1)
     with pytest.raises(DamagedArtifactError, match=f"has {SAMPLED_FROM_BYTES - 1} bytes"):
         verify_artifact(artifact, whole_up_to_bytes=0)
+
+
+def test_a_file_that_grew_is_named_with_both_sizes(artifact: Path) -> None:
+    with (artifact / "large.bin").open("ab") as stream:
+        stream.write(b"x")
+    with pytest.raises(DamagedArtifactError, match=f"has {SAMPLED_FROM_BYTES + 1} bytes"):
+        verify_artifact(artifact, whole_up_to_bytes=0)

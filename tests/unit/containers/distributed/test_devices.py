@@ -11,15 +11,16 @@ from torch import Tensor
 from transformers import Qwen3ForSequenceClassification
 
 from containers.algorithms.reward_model import PackedPairTrainer
-from containers.algorithms.rloo_packed import PackedPolicyTrainer
+from containers.contracts.configs.policy_algorithms import POLICY_ALGORITHMS
 from containers.models.token_batches import prompt_token_ids
 from containers.packing import attention as packed_attention
 from containers.packing import kernel as tree_kernel
 from containers.packing.attention import packed
-from containers.rollouts.generate import completion_logprobs, generate_completions
+from containers.rollouts.generate import completion_logprobs, generate_completions, sampled_completions
 from containers.rollouts.shared_prompts import sharing
 from containers.scoring.scorer import RewardScorer
-from tests.unit.containers.algorithms import test_packed_policy, test_packed_training
+from tests.unit.containers.algorithms import test_packed_training
+from tests.unit.containers.algorithms.test_policy_step import CUTS, Peer, gradient_of, step_batch
 from tests.unit.containers.packing import test_tree_kernel
 from tests.unit.factories.pretended_gpu import GPU, MixedDevicesError, move_to_gpu, on_cpu, pretended_gpu
 from tests.unit.factories.tiny_policy import save_causal_model, tiny_causal_model, tiny_config, tiny_tokenizer
@@ -145,21 +146,40 @@ def test_a_step_on_packed_pairs_with_checkpointing(
 
 @pytest.mark.usefixtures("own_accelerator")
 @pytest.mark.parametrize("lora", [True, False], ids=["LoRA", "whole model"])
-@pytest.mark.parametrize("pack_tokens", [test_packed_policy.LARGE, test_packed_policy.SMALL])
-def test_a_step_of_the_policy_that_writes_from_shared_prompts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: bool, pack_tokens: int
+@pytest.mark.parametrize("algorithm", ["rloo", "gspo"])
+@pytest.mark.parametrize("cut", ["2 packs", "siblings apart", "padded rows"])
+def test_a_step_of_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: bool, algorithm: str, cut: str
 ) -> None:
-    monkeypatch.setattr(test_packed_policy, "Packed", PackedPolicyTrainer)
     start = save_causal_model(tmp_path / "start", scale=0.1, seed=3)
+    method = POLICY_ALGORITHMS[algorithm].model_copy(update={"beta": 0.1})
 
-    def made() -> Any:
-        return test_packed_policy.trainer(start, tmp_path, pack_tokens=pack_tokens, lora=lora)
+    def made() -> Peer:
+        return Peer(start, tmp_path, algorithm, beta=0.1, lora=lora)
 
-    def gradient(trainer: Any) -> Tensor:
-        trainer._writing = sharing
-        return on_cpu(test_packed_policy.step(trainer))
-
-    wanted = gradient(made())
-    trainer = made()
+    wanted = made().ours(method, cut=CUTS[cut])[0]
+    peer = made()
+    batch = step_batch(*peer.tokens(), peer.trainer.processing_class)
     with pretended_gpu(monkeypatch):
-        assert close(gradient(to_gpu(trainer)), wanted)
+        to_gpu(peer.trainer)
+        step = peer.step(method, cut=CUTS[cut])
+        step.prepare(peer.model, batch)
+        peer.model.zero_grad()
+        step.update(peer.model, batch)
+        assert close(on_cpu(gradient_of(peer.model)), wanted)
+
+
+def test_completions_of_a_policy_that_writes_from_shared_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut, model = tiny_tokenizer(), tiny_causal_model(tiny_tokenizer(), seed=2)
+    prompts = [ids for ids in prompt_token_ids(cut, PROMPTS) for _ in range(3)]
+
+    def drawn() -> list[str]:
+        torch.manual_seed(3)
+        with sharing(model):
+            found = sampled_completions(model, cut, prompts, max_new_tokens=6, temperature=1.0)
+        return [completion.text for completion in found]
+
+    wanted = drawn()
+    with pretended_gpu(monkeypatch):
+        move_to_gpu(model)
+        assert drawn() == wanted

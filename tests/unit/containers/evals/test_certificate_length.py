@@ -1,12 +1,14 @@
 """A length detector sold as a preference model is found out by these figures, and a good model is not accused."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from containers.contracts.certificate import LengthBias
 from containers.evals import length_bias as module
+from containers.evals.intervals import LinearFigure
 from containers.evals.length_bias import length_bias, length_group
 from containers.evals.length_effects import EditedPairs
 from containers.evals.statistics import accuracy_metric
@@ -182,3 +184,26 @@ def test_few_prompts_that_tell_make_the_accuracy_at_equal_lengths_no_surer_than_
     assert found.value == plain.value
     assert found.ci_low < plain.ci_low + 0.001
     assert found.ci_high > plain.ci_high - 0.001
+
+
+def test_the_accuracy_at_equal_lengths_varies_as_its_resamples_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its interval is made from residuals: the sum of their squares is the variance of the resamples."""
+    seen: list[tuple[LinearFigure, float]] = []
+    drawn: list[float] = []
+    real_draws, real_interval = module._draws, module.share_interval
+
+    def draws(*given: Any) -> Any:
+        found = real_draws(*given)
+        drawn.append(float(found.var()))
+        return found
+
+    def interval(figure: LinearFigure, *, confidence: float) -> tuple[float, float]:
+        seen.append((figure, drawn[-1]))
+        return real_interval(figure, confidence=confidence)
+
+    monkeypatch.setattr(module, "_draws", draws)
+    monkeypatch.setattr(module, "share_interval", interval)
+    _bias([0.3 + noise + 0.2 * _doublings(pair) for pair, noise in zip(LENGTHS, NOISE, strict=True)])
+    (figure, variance) = seen[-1]
+    assert variance > 0
+    assert float((figure.residuals**2).sum()) == pytest.approx(variance)

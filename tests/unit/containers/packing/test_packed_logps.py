@@ -11,7 +11,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from containers.packing import logps as packed_logps_module
 from containers.packing.attention import packed
-from containers.packing.logps import add_packed_logps, causal_of, completion_packs, row_logps, without_padding
+from containers.packing.logps import add_logps, causal_of, completion_packs, row_logps
 from containers.packing.trees import Tree
 from tests.unit.factories.tiny_policy import tiny_causal_model, tiny_tokenizer
 
@@ -64,14 +64,14 @@ def test_log_probabilities_and_entropies_are_trls(lora: bool) -> None:
     ids, mask, places = padded(prompts, completions)
     asked = model(lora=lora)
     add_fused_lm_head(causal_of(asked), temperature=TEMPERATURE, outputs=("log_probs", "entropy"))
-    add_packed_logps(causal_of(asked), temperature=TEMPERATURE)
+    add_logps(causal_of(asked), temperature=TEMPERATURE)
     labels = ids.masked_fill(mask == 0, -100)
     labels[:, :-places] = -100
     with torch.no_grad():
         stock = asked(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
         with packed(causal_of(asked)):
             for pack in completion_packs(prompts, completions, max_tokens=150):
-                logps, entropies = asked(pack=pack)
+                logps, entropies, _ = asked(pack=pack)
                 for row, own, entropy in zip(
                     pack.rows, pack.by_completion(logps), pack.by_completion(entropies), strict=True
                 ):
@@ -84,15 +84,10 @@ def test_log_probabilities_and_entropies_are_trls(lora: bool) -> None:
 
 def test_a_model_that_knows_packs_still_takes_rows() -> None:
     asked, knowing = model(lora=False), model(lora=False)
-    add_packed_logps(knowing, temperature=TEMPERATURE)
+    add_logps(knowing, temperature=TEMPERATURE)
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad():
         assert torch.equal(asked(input_ids=ids).logits, knowing(input_ids=ids).logits)
-
-
-def test_padding_is_taken_off_both_ends() -> None:
-    prompts, completions = rows()
-    assert without_padding(*padded(prompts, completions)) == (prompts, completions)
 
 
 def test_a_prompt_is_computed_once_for_its_completions_and_so_is_what_they_begin_with() -> None:
@@ -135,7 +130,7 @@ def test_the_logits_of_a_frozen_head_are_computed_once_on_a_cpu(
     monkeypatch.setattr(packed_logps_module, "FrozenHeadLogps", Frozen)
     asked = model(lora=True)
     causal_of(asked).get_output_embeddings().weight.requires_grad_(is_trained)
-    add_packed_logps(causal_of(asked), temperature=TEMPERATURE)
+    add_logps(causal_of(asked), temperature=TEMPERATURE)
     prompts, completions = rows()
     (pack,) = completion_packs(prompts[:K], completions[:K], max_tokens=1000)
     with packed(causal_of(asked)):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.names import CERTIFICATE_FILE, FUNNEL_FILE, POLICY_EVALUATION_FILE, StageName
-from containers.contracts.records import CheckFinding, PolicyEvaluation
+from containers.contracts.records import CheckFinding, GateRule, PolicyEvaluation
 from containers.document.model import Banner, Card
 from containers.report.inputs import load_report_inputs
 from containers.report.verdict import headline_cards, run_verdict
@@ -59,6 +59,19 @@ def test_a_gate_that_opened_by_a_waiver_was_not_passed(made: MadeRun) -> None:
         "The reward model did not pass its gate, and the gate was waived.",
     )
     assert "All gates passed" not in told(found) and "was not judged" not in told(found)
+
+
+def test_a_gate_of_many_rules_shows_the_missed_ones_first_and_counts_the_rest(made: MadeRun) -> None:
+    met = [
+        GateRule(name=f"accuracy on suite {n}", wanted="at least 60 %", found="71 % " * 12, passed=True)
+        for n in range(9)
+    ]
+    missed = GateRule(name="flips by padding", wanted="at most 10 %", found="62.2 %", passed=False)
+    verdict = gate("reward_model", passed=False).model_copy(update={"rules": (*met, missed)})
+    text = told(banner(made, gates=(verdict,)))
+    assert "Flips by padding: 62.2 %, wanted at most 10 %; accuracy on suite 0" in text
+    shown = text.count("accuracy on suite")
+    assert shown < len(met) and f"{len(met) - shown} more rules are in the gate's table." in text
 
 
 def test_without_a_gate_the_page_says_that_none_was_reached(made: MadeRun) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from containers.contracts.names import StageName
 from containers.evals.score_statistics import score_statistics
 from containers.rewards.base import PolicyReward
 from containers.rewards.reward_model import ModelReward
+from containers.rollouts.generate import Completion
 from containers.scoring.scorer import RewardScorer
 from containers.stages import train_sft
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
@@ -21,25 +21,18 @@ from tests.unit.factories.tiny_policy import save_causal_model, save_reward_mode
 
 pytestmark = pytest.mark.stages
 
-END = 7
 PROMPTS = [[{"role": "user", "content": "Hi"}]] * 3
-COMPLETIONS = [[{"role": "assistant", "content": text}] for text in ("Hello.", "No", "The red")]
-COMPLETION_IDS = [[4, END], [4, END], [4, 4]]
+COMPLETIONS = [
+    Completion(prompt_ids=(1,), completion_ids=(4, 4), text=text, ended=ended)
+    for text, ended in (("Hello.", True), ("No", True), ("The red", False))
+]
 
 
 def _rewards(folder: Path, normalisation: ScoreStatistics | None) -> tuple[list[float], list[float]]:
     scorer = RewardScorer.load(folder, device="cpu", dtype=torch.float32, max_length=512, batch_size=2)
-    reward = PolicyReward(ModelReward(scorer, normalisation=normalisation), end_ids=[END], missing_eos_penalty=0.5)
-    columns: dict[str, list[float]] = {}
-    rewards = reward(
-        prompts=PROMPTS,
-        completions=COMPLETIONS,
-        completion_ids=COMPLETION_IDS,
-        trainer_state=SimpleNamespace(global_step=0),
-        log_extra=columns.__setitem__,
-        log_metric=lambda name, value: None,
-    )
-    return rewards, columns["score"]
+    reward = PolicyReward(ModelReward(scorer, normalisation=normalisation), longest=8, missing_eos_penalty=0.5)
+    scores, rewards = reward.of(PROMPTS, COMPLETIONS)
+    return rewards, scores
 
 
 def test_a_reward_is_the_score_less_its_mean_over_its_spread_and_the_curve_of_scores_stays(tmp_path: Path) -> None:

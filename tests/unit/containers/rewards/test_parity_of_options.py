@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from containers.harness.errors import MissingPrerequisiteError, StageError
 from containers.models.score_token import SCORE_TOKEN
 from containers.rewards.base import PolicyReward
 from containers.rewards.reward_model import ModelReward, load_scorer, policy_scorer
+from containers.rollouts.generate import Completion
 from containers.scoring.scorer import RewardScorer, conversation_tokens
 from containers.stages import train_reward_model
 from tests.unit.factories.reward_model_factory import logged_scores, reward_model_context
@@ -102,15 +102,14 @@ def test_the_policy_stages_get_the_logged_score_at_the_score_token_and_the_rewar
     assert scorer.batch_tokens == 123
     path = training.output / "merged" / "score_statistics.json"
     by = ScoreStatistics.model_validate_json(path.read_bytes()) if normalise else None
-    reward = PolicyReward(ModelReward(scorer, normalisation=by), end_ids=[0], missing_eos_penalty=0.0)
+    reward = PolicyReward(ModelReward(scorer, normalisation=by), longest=8)
     conversations, logged = logged_scores(training)
-    rewards = reward(
-        prompts=[conversation[:-1] for conversation in conversations],
-        completions=[conversation[-1:] for conversation in conversations],
-        completion_ids=[[0]] * len(conversations),
-        trainer_state=SimpleNamespace(global_step=0),
-        log_extra=lambda name, values: None,
-        log_metric=lambda name, value: None,
+    _scores, rewards = reward.of(
+        [conversation[:-1] for conversation in conversations],
+        [
+            Completion(prompt_ids=(1,), completion_ids=(0,), text=conversation[-1]["content"], ended=True)
+            for conversation in conversations
+        ],
     )
     wanted = [(score - by.mean) / by.standard_deviation for score in logged] if by else logged
     spread = by.standard_deviation if by else 1.0

@@ -1,24 +1,30 @@
 """The reward is what the policy will exploit: it must be the reward model's score, and never a silent NaN."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
+from containers.contracts.certificate import ScoreStatistics
 from containers.harness.errors import DivergedError
 from containers.rewards.base import PolicyReward
 from containers.rewards.reward_model import ModelReward
+from containers.rollouts.generate import Completion
 from containers.scoring.scorer import RewardScorer
 from tests.unit.factories.tiny_policy import save_reward_model
 
 pytestmark = pytest.mark.stages
 
-END = 7
 PROMPTS = [[{"role": "user", "content": text}] for text in ("Hi", "Hi", "Which one?", "Which one?")]
-COMPLETIONS = [[{"role": "assistant", "content": text}] for text in ("Hello there.", "", "The red one.", "The red")]
-COMPLETION_IDS = [[4, 5, END], [END], [4, 4, 4, END], [4, 4, 4, 4]]
+COMPLETIONS = [
+    Completion(prompt_ids=(1,), completion_ids=(4,) * length, text=text, ended=ended)
+    for text, length, ended in (
+        ("Hello there.", 3, True),
+        ("", 1, True),
+        ("The red one.", 8, True),
+        ("The red", 10, False),
+    )
+]
 
 
 @pytest.fixture
@@ -27,45 +33,38 @@ def scorer(tmp_path: Path) -> RewardScorer:
     return RewardScorer.load(folder, device="cpu", dtype=torch.float32, max_length=512, batch_size=2)
 
 
-class Log:
-    """Takes what TRL's trainer takes from a reward function."""
-
-    def __init__(self) -> None:
-        self.columns: dict[str, list[Any]] = {}
-        self.metrics: dict[str, float] = {}
-
-    def call(self, reward: PolicyReward) -> list[float]:
-        return reward(
-            prompts=PROMPTS,
-            completions=COMPLETIONS,
-            completion_ids=COMPLETION_IDS,
-            trainer_state=SimpleNamespace(global_step=11),
-            log_extra=self.columns.__setitem__,
-            log_metric=self.metrics.__setitem__,
-            domain=["general"] * 4,
-        )
-
-
 def test_the_reward_is_the_score_of_the_whole_conversation(scorer: RewardScorer) -> None:
-    rewards = Log().call(PolicyReward(ModelReward(scorer), end_ids=[END], missing_eos_penalty=0.0))
-    conversations = [prompt + reply for prompt, reply in zip(PROMPTS, COMPLETIONS, strict=True)]
-    assert rewards == pytest.approx([scorer.score([one])[0] for one in conversations], abs=1e-5)
+    scores, rewards = PolicyReward(ModelReward(scorer), longest=10).of(PROMPTS, COMPLETIONS)
+    conversations = [
+        [*prompt, {"role": "assistant", "content": reply.text}]
+        for prompt, reply in zip(PROMPTS, COMPLETIONS, strict=True)
+    ]
+    assert scores == rewards == pytest.approx([scorer.score([one])[0] for one in conversations], abs=1e-5)
     assert len({round(value, 4) for value in rewards}) == 4
 
 
 def test_only_a_completion_that_was_cut_off_pays_the_penalty(scorer: RewardScorer) -> None:
-    log = Log()
-    free = Log().call(PolicyReward(ModelReward(scorer), end_ids=[END], missing_eos_penalty=0.0))
-    rewards = log.call(PolicyReward(ModelReward(scorer), end_ids=[END, 9], missing_eos_penalty=0.75))
-    assert [a - b for a, b in zip(free, rewards, strict=True)] == pytest.approx([0, 0, 0, 0.75])
-    assert log.columns["score"] == free
-    assert log.columns["ended"] == [True, True, True, False]
-    assert log.columns["num_tokens"] == [3, 1, 4, 4]
-    assert log.metrics == {"score": pytest.approx(sum(free) / 4), "ended_fraction": 0.75}
+    scores, rewards = PolicyReward(ModelReward(scorer), longest=10, missing_eos_penalty=0.75).of(PROMPTS, COMPLETIONS)
+    assert [a - b for a, b in zip(scores, rewards, strict=True)] == pytest.approx([0, 0, 0, 0.75])
 
 
-def test_a_score_that_is_not_finite_stops_training_and_names_the_step(scorer: RewardScorer) -> None:
+def test_a_long_completion_pays_for_how_far_it_goes_into_the_last_part(scorer: RewardScorer) -> None:
+    """arXiv:2503.14476, eq. 13: of at most 10 tokens the last 4 cost up to 2; 8 tokens are half of the way in."""
+    reward = PolicyReward(ModelReward(scorer), longest=10, overlong_fraction=0.4, overlong_penalty=2.0)
+    scores, rewards = reward.of(PROMPTS, COMPLETIONS)
+    assert [a - b for a, b in zip(scores, rewards, strict=True)] == pytest.approx([0, 0, 1, 2])
+
+
+def test_a_score_that_is_not_finite_stops_training(scorer: RewardScorer) -> None:
     with torch.no_grad():
         scorer.model.score.weight.fill_(float("nan"))
-    with pytest.raises(DivergedError, match=r"Step 12: .*not finite"):
-        Log().call(PolicyReward(ModelReward(scorer), end_ids=[END], missing_eos_penalty=0.0))
+    with pytest.raises(DivergedError, match="not finite"):
+        PolicyReward(ModelReward(scorer), longest=10).of(PROMPTS, COMPLETIONS)
+
+
+def test_the_rounding_of_rewards_is_that_of_the_models_numbers(scorer: RewardScorer) -> None:
+    assert ModelReward(scorer).rounding([0.5, -8.0]) == pytest.approx(8 * 2**-23)
+    by = ScoreStatistics(mean=0.0, standard_deviation=2.0, num_scores=4, scores_of="these")
+    assert ModelReward(scorer, normalisation=by).rounding([0.5]) == pytest.approx(2**-24)
+    scorer.model.to(torch.bfloat16)
+    assert ModelReward(scorer).rounding([4.0]) == pytest.approx(4 * 2**-7)

@@ -1,6 +1,6 @@
 """A prompt that is computed once for all of its completions gives the completions that whole rows give."""
 
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,16 @@ from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-from trl import RLOOConfig
+from trl import RLOOConfig, RLOOTrainer
 
-from containers.algorithms.rloo import PolicyTrainer
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.training import OptimizerSettings, TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.packing.logps import causal_of
 from containers.rollouts import shared_prompt_attention
-from containers.rollouts.engines import Writing, start_rollouts
+from containers.rollouts.engines import start_rollouts
+from containers.rollouts.generate import sampled_completions
 from containers.rollouts.shared_prompts import sharing, why_each_row
 from containers.scoring.scorer import score_head_sha256
 from tests.unit.containers.algorithms.test_packing import PACKED
@@ -209,35 +209,44 @@ def test_the_trainer_draws_the_completions_that_trl_draws(tmp_path: Path, lora: 
     start = save_causal_model(tmp_path / "start", seed=3)
     texts = ["Hi", "Which colour is a frog, and which is a crow?", "Why?"]
 
-    def drawn(writing: Writing) -> tuple[list[list[int]], int]:
-        found = PolicyTrainer(
-            completion_log=None,
-            num_logged_completions=0,
-            writing=writing,
-            model=AutoModelForCausalLM.from_pretrained(start),
-            reward_funcs=lambda completions, **_: [0.0] * len(completions),
-            args=RLOOConfig(
-                output_dir=str(tmp_path),
-                num_generations=4,
-                per_device_train_batch_size=12,
-                max_completion_length=10,
-                gradient_checkpointing=checkpointing,
-                report_to=[],
-                use_cpu=True,
-                bf16=False,
-            ),
-            train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in texts]),
-            processing_class=AutoTokenizer.from_pretrained(start),
-            peft_config=ADAPTERS if lora else None,
-        )
-        found.model.train()
-        computed: list[int] = []
-        found.model.get_input_embeddings().register_forward_hook(lambda _, given, __: computed.append(given[0].numel()))
-        asked = [[{"role": "user", "content": text}] for text in texts for _ in range(4)]
-        torch.manual_seed(7)
-        return found._generate_single_turn(*found._tokenize_prompts(asked)), sum(computed)
+    trl = RLOOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(start),
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        args=RLOOConfig(
+            output_dir=str(tmp_path),
+            num_generations=4,
+            per_device_train_batch_size=12,
+            max_completion_length=10,
+            gradient_checkpointing=checkpointing,
+            report_to=[],
+            use_cpu=True,
+            bf16=False,
+        ),
+        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in texts]),
+        processing_class=AutoTokenizer.from_pretrained(start),
+        peft_config=ADAPTERS if lora else None,
+    )
+    computed: list[int] = []
+    trl.model.get_input_embeddings().register_forward_hook(lambda _, given, __: computed.append(given[0].numel()))
+    asked = [[{"role": "user", "content": text}] for text in texts for _ in range(4)]
+    prompts = trl._tokenize_prompts(asked)[0]
 
-    (theirs, many), (ours, few) = drawn(nullcontext), drawn(sharing)
+    def drawn(draw: Callable[[], Any]) -> tuple[Any, int]:
+        trl.model.train()
+        computed.clear()
+        torch.manual_seed(7)
+        return draw(), sum(computed)
+
+    def ours_drawn() -> list[list[int]]:
+        with sharing(trl.model):
+            found = sampled_completions(
+                causal_of(trl.model), trl.processing_class, prompts, max_new_tokens=10, temperature=1.0
+            )
+        assert trl.model.training
+        return [list(completion.completion_ids) for completion in found]
+
+    theirs, many = drawn(lambda: trl._generate_single_turn(prompts, None, {}))
+    ours, few = drawn(ours_drawn)
     assert ours == theirs
     assert few < 0.6 * many
 

@@ -9,10 +9,10 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
 from containers.rollouts.prompts import (
     PolicyPrompt,
+    PromptOrder,
     read_evaluation_prompts,
     read_training_prompts,
     seeded_subset,
-    shuffled_passes,
 )
 from tests.unit.factories.prompt_factory import write_prompts
 from tests.unit.factories.tiny_policy import tiny_tokenizer
@@ -95,10 +95,14 @@ def test_an_artifact_without_prompts_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_passes_use_every_prompt_before_any_comes_again() -> None:
-    order = shuffled_passes(5, length=13, seed=2)
+    def of(seed: int) -> list[int]:
+        order = PromptOrder(5, seed=seed)
+        assert order[12] == PromptOrder(5, seed=seed)[12]
+        return [order[position] for position in range(13)]
+
+    order = of(2)
     assert sorted(order[:5]) == sorted(order[5:10]) == list(range(5))
-    assert len(order) == 13
-    assert order == shuffled_passes(5, length=13, seed=2) != shuffled_passes(5, length=13, seed=3)
+    assert order == of(2) != of(3)
 
 
 def test_a_subset_keeps_the_order_and_depends_on_the_seed_alone() -> None:

@@ -13,14 +13,16 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from containers.algorithms.rloo import curve_metrics
-from containers.algorithms.rloo_training import resolve_policy_schedule
+from containers.algorithms.policy_trainer import curve_metrics
+from containers.algorithms.policy_training import resolve_policy_schedule
+from containers.contracts.configs.policy_algorithms import POLICY_ALGORITHMS
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.contracts.records import TrainingInfo
 from containers.harness.context import StageContext
-from containers.harness.errors import BadConfigError, BadDataError, DivergedError
+from containers.harness.errors import BadConfigError, BadDataError, DivergedError, StageError
+from containers.rewards.reward_model import ModelReward
 from containers.scoring.scorer import RewardScorer, score_head_sha256
 from containers.stages import train_policy
 from tests.unit.factories.prompt_factory import write_prompts
@@ -189,6 +191,70 @@ def test_a_run_resumed_from_a_checkpoint_ends_with_the_same_weights_curves_and_c
     ]
     assert rewards[0] == rewards[1]
     assert len(rewards[0]) == 6
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "dapo", "gspo", "cispo", "dr_grpo", "reinforce++"])
+def test_every_algorithm_trains_and_its_kl_shows_where_it_has_one(
+    tmp_path: Path, inputs: dict[str, Path], algorithm: str
+) -> None:
+    config = context_of(tmp_path, inputs, algorithm=algorithm, num_iterations=2)
+    metrics = {metric.name: metric.value for metric in train_policy.run(config)}
+    assert metrics["num_steps"] == 4
+    assert ("kl_end" in metrics) is bool(POLICY_ALGORITHMS[algorithm].beta)
+    points = [point["values"] for point in curves(config) if "ratio" in point["values"]]
+    # The first update of a batch is by the policy that wrote it, the second by another one.
+    assert points[0]["ratio"] == pytest.approx(1, abs=1e-5)
+    assert points[3]["ratio"] != pytest.approx(1, abs=1e-5)
+
+
+def test_a_step_is_filled_again_until_its_prompts_tell_something_and_a_resume_goes_on_with_the_next_ones(
+    tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Completions of `Which one?` all have one reward here."""
+    real = ModelReward.scores
+
+    def scores(self: ModelReward, prompts: Any, completions: Any) -> list[float]:
+        found = real(self, prompts, completions)
+        return [
+            0.0 if prompt[0]["content"] == "Which one?" else score for prompt, score in zip(prompts, found, strict=True)
+        ]
+
+    monkeypatch.setattr(ModelReward, "scores", scores)
+    schedule = TrainingSchedule(max_steps=6, save_steps=2, save_total_limit=4)
+    whole, broken = (
+        context_of(tmp_path / name, inputs, algorithm="dapo", schedule=schedule) for name in ("whole", "broken")
+    )
+    for context in (whole, broken):
+        train_policy.run(context)
+    points = [point["values"] for point in curves(whole) if "rounds" in point["values"]]
+    assert {point["rounds"] for point in points} == {1.0, 2.0}
+    assert {point["prompts_without_signal_fraction"] for point in points} == {0.0, 0.5}
+    rows = parquet.read_table(whole.output / "completions.parquet").to_pylist()
+    assert not any(row["prompt"][0]["content"] == "Which one?" for row in rows)
+    shutil.rmtree(broken.checkpoints / "checkpoint-6")
+    shutil.rmtree(broken.output)
+    broken.output.mkdir()
+    train_policy.run(broken)
+    for name, tensor in weights(whole).items():
+        assert torch.equal(tensor, weights(broken)[name]), name
+    assert rows == parquet.read_table(broken.output / "completions.parquet").to_pylist()
+
+
+def test_a_step_that_cannot_be_filled_ends_the_training_and_says_so(
+    tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelReward, "scores", lambda self, prompts, completions: [0.0] * len(completions))
+    with pytest.raises(StageError, match=r"Step 1: 10 rounds of 2 prompts gave 0 prompts.*parts\.refill to false"):
+        train_policy.run(context_of(tmp_path, inputs, algorithm="dapo"))
+
+
+def test_parts_that_contradict_each_other_are_refused_before_anything_is_loaded(
+    tmp_path: Path, inputs: dict[str, Path]
+) -> None:
+    parts = TrainPolicyConfig(parts={"loss_weights": "token"}).parts
+    context = context_of(tmp_path, {**inputs, "start_model": tmp_path / "none"}, algorithm="gspo", parts=parts)
+    with pytest.raises(BadConfigError, match=r"train_policy\.parts\.loss_weights: token would weigh"):
+        train_policy.run(context)
 
 
 def test_several_updates_per_batch_train_on_its_completions_again(tmp_path: Path, inputs: dict[str, Path]) -> None:

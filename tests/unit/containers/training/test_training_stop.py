@@ -38,12 +38,10 @@ def _stop_in_step(
     monkeypatch: pytest.MonkeyPatch, context: StageContext, run: Callable[[StageContext], Any], step: int
 ) -> str:
     """Run the stage; SIGTERM comes while it computes this step. Returns what it said at its end."""
-    from transformers import Trainer
-
+    from containers.algorithms.policy_trainer import PolicyTrainer
     from containers.algorithms.reward_model import PackedPairTrainer
 
-    # Packed pairs have a step of their own.
-    trainer = PackedPairTrainer if run is train_reward_model.run else Trainer
+    trainer = PackedPairTrainer if run is train_reward_model.run else PolicyTrainer
     training_step = trainer.training_step
 
     def signalled(self: Any, *arguments: Any, **rest: Any) -> Any:

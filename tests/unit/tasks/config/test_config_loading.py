@@ -30,11 +30,11 @@ def test_a_small_run_loads_with_every_default(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_listed_all_at_once_with_near_matches(tmp_path: Path) -> None:
-    path = write_run(tmp_path, train_policy={"betta": 0.1, "num_generations": 1, "lora": {"r": 8}})
+    path = write_run(tmp_path, train_policy={"betta": 0.1, "num_generations": 0, "lora": {"r": 8}})
     assert message(path) == (
         f"{path} has 2 mistakes:\n"
-        "  train_policy.num_generations: 1 is too few; wanted at least 2. "
-        "Completions per prompt (K); RLOO leaves one out, so at least 2.\n"
+        "  train_policy.num_generations: 0 is too few; wanted at least 1. "
+        "Completions per prompt (K); at least 2, but for reinforce++.\n"
         "  train_policy.betta: unknown key. Did you mean `beta`?"
     )
 
@@ -68,7 +68,7 @@ def test_the_other_name_of_the_suites_is_answered_with_the_one_that_counts(tmp_p
             "train_policy",
             "algorithm",
             "rlo",
-            "train_policy.algorithm: `rlo` is not one of `rloo`. Did you mean `rloo`?",
+            "`rlo` is not one of `rloo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `reinforce++`. Did you mean",
         ),
         ("filter_dataset", "code_rows", "kepe", "`kepe` is not one of `keep`, `drop`. Did you mean `keep`?"),
         ("filter_dataset", "languages", "english", "filter_dataset.languages: `english` found, wanted a list."),
@@ -169,7 +169,7 @@ def test_overrides_change_values_lists_and_whole_sections(tmp_path: Path) -> Non
         ),
         (
             "train_policy.beta=much",
-            "wanted a number. Weight of the KL to the reference policy. (from --set train_policy",
+            "wanted a number. Weight of the KL to the reference policy; null: the algorithm's own, for rloo 0.05.",
         ),
         ("train_policy.beta", "--set train_policy.beta: wanted section.key=value, for example"),
         ("=1", "--set =1: wanted section.key=value"),

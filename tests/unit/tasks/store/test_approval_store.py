@@ -154,6 +154,8 @@ def test_a_verdict_whose_decision_was_replaced_stands_no_more(tmp_path: Path) ->
     decisions.decide(question(), word("rejected", "Bob", "no"), replace=True)
     assert not decision_stands(verdict, tmp_path)
     assert decision_stands(question().verdict, tmp_path)  # nobody was asked
+    next(decisions.path(question().gate, question().key).parent.glob("*.json")).write_text("{half")
+    assert not decision_stands(verdict, tmp_path), "a file that cannot be read"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from containers.contracts.outcome import Metric
 from containers.evals.statistics import mean_metric
 from containers.evals.suites.base import Intervals
-from containers.evals.suites.figures import Credits, mean_estimate, share, weighted
+from containers.evals.suites.figures import Credits, _shares, mean_estimate, share, weighted
 
 
 def width(metric: Metric) -> float:
@@ -78,3 +78,17 @@ def test_more_items_give_a_narrower_interval() -> None:
     assert many.ci_high is not None
     assert many.ci_low is not None
     assert many.ci_high - many.ci_low < (few.ci_high - few.ci_low) / 5
+
+
+@pytest.mark.parametrize(("by_section", "wanted"), [(True, [0.25, 0.25, 0.5]), (False, [1 / 3] * 3)])
+def test_the_shares_of_subsets_in_a_score_are_those_by_which_it_weighs_them(
+    by_section: bool, wanted: list[float]
+) -> None:
+    """Two sections: one of the subsets a (1 item) and b (3), the other of c (1)."""
+    parts = {
+        "first": [(1.0, mean_estimate(credits([1]), stratum="a")), (1.0, mean_estimate(credits([1] * 3), stratum="b"))],
+        "second": [(1.0, mean_estimate(credits([0]), stratum="c"))],
+        "empty": [],
+    }
+    found = _shares(parts, by_section=by_section)
+    assert [found[name] for name in "abc"] == pytest.approx(wanted)

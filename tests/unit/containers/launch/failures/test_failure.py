@@ -37,6 +37,8 @@ GLOO_TIMEOUT = (
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv "
     "operation to complete"
 )
+# torch 2.13, two ranks of which one was stopped: what gloo says where another operation timed out before.
+GLOO_CLOSED = "RuntimeError: Application timeout caused pair closure"
 CUDA_OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 47.54 GiB "
     "of which 1.03 GiB is free."
@@ -55,6 +57,7 @@ KNOWN = [
     (NCCL_EXTEND, FailureKind.SHM_EXHAUSTED),
     (NCCL_TIMEOUT, FailureKind.NCCL_TIMEOUT),
     (GLOO_TIMEOUT, FailureKind.NCCL_TIMEOUT),
+    (GLOO_CLOSED, FailureKind.NCCL_TIMEOUT),
     (CUDA_OOM, FailureKind.OUT_OF_GPU_MEMORY),
     (DISK, FailureKind.DISK_FULL),
     (DISK_SAFETENSORS, FailureKind.DISK_FULL),

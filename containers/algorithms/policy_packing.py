@@ -1,20 +1,21 @@
 """Decide whether to pack completions: test the policy on its own prompts before it is trained."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from containers.algorithms.rloo import PolicyTrainer
-from containers.algorithms.rloo_packed import PackedPolicyTrainer
+from containers.algorithms.policy_step import Cut
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.context import StageContext
 from containers.models.trial import evaluating, trial
 from containers.packing import scoring as packed_scoring
 from containers.packing.attention import NAME, packed
-from containers.packing.choice import Packing, cannot_pack, packed_in_one
+from containers.packing.choice import cannot_pack
 from containers.packing.kernel import kernel_text
 from containers.packing.logps import completion_packs, packed_logps, row_logps
+from containers.packing.padded import padded_rows_of
 from containers.packing_traits import packing_traits, why_completions_are_padded
 from containers.scoring.scorer import allowed_difference, num_layers_of
 from containers.token_budgets import CPU_PACK_TOKENS, completion_pack_tokens
@@ -27,15 +28,15 @@ _ASKED_LENGTHS = (7, 4)
 
 def plan_policy_packing(
     context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel, prompts: Sequence[Sequence[int]]
-) -> Packing[PolicyTrainer]:
-    """Return packs if configured and supported by the model; else padded rows, with a note that says why.
+) -> Cut:
+    """Return what cuts completions into packs, if the model supports them; else into padded rows, and note why.
 
     Args:
         prompts: token ids of the prompts that the policy is trained on.
     """
     batch = context.spec.batch
     if not config.pack or cannot_pack(context, "Completions", reason=why_padded(model, prompts, config)):
-        return Packing(PolicyTrainer, batch)
+        return partial(padded_rows_of, at_a_time=batch.per_device_batch_size)
     tokens = config.pack_tokens or completion_pack_tokens(
         config.max_prompt_length,
         config.max_completion_length,
@@ -47,7 +48,7 @@ def plan_policy_packing(
         f"Completions are packed, {tokens:,} tokens at a time, each prompt once for all of its completions. "
         f"{kernel_text(model)}".rstrip()
     )
-    return packed_in_one(PackedPolicyTrainer, batch, pack_tokens=tokens)
+    return partial(completion_packs, max_tokens=tokens)
 
 
 def why_padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: TrainPolicyConfig) -> str:

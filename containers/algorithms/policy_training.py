@@ -1,42 +1,45 @@
-"""RLOO as a training program, with the KL to the start model in the reward."""
+"""The training of a policy by any on-policy algorithm: what it needs, its trainer, and what it leaves."""
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from datasets import Dataset
-from transformers import PreTrainedModel
-from trl import RLOOConfig
+from accelerate.utils import set_seed
+from transformers import PreTrainedModel, TrainingArguments
+from trl.trainer.utils import disable_dropout_in_model
 
-from containers.algorithms.rloo import PolicyTrainer, curve_metrics
-from containers.algorithms.rloo_packing import plan_policy_packing
+from containers.algorithms.policy_packing import plan_policy_packing
+from containers.algorithms.policy_rollouts import PolicyRollouts, RolloutsCallback, saved_position
+from containers.algorithms.policy_step import PolicyStep
+from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers, curve_metrics
+from containers.contracts.configs.policy_algorithms import contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import COMPLETIONS_FILE
 from containers.contracts.outcome import Metric
 from containers.contracts.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
 from containers.distributed.devices import compute_device, compute_dtype
-from containers.distributed.ranks import is_first_rank
+from containers.distributed.ranks import is_first_rank, own_rank
 from containers.harness.errors import BadConfigError
-from containers.models.chat_template import ANSWER_AT_ONCE
 from containers.models.loading import (
+    apply_lora,
     load_causal_model,
     load_tokenizer,
     num_embedding_rows,
-    peft_config,
     position_limit,
     require_own_tokenizer,
 )
 from containers.packing.kernel import try_kernels
+from containers.packing.logps import add_logps, causal_of
 from containers.rewards.base import PolicyReward, start_reward
 from containers.rollouts.completion_log import CompletionLog
 from containers.rollouts.engines import start_rollouts
-from containers.rollouts.generate import turn_end_ids
 from containers.rollouts.prompts import (
+    PromptOrder,
     check_lengths,
     note_policy_template,
     read_evaluation_prompts,
     read_training_prompts,
-    shuffled_passes,
 )
 from containers.training.arguments import common_arguments
 from containers.training.checkpoints import checkpoint_step
@@ -46,8 +49,8 @@ from containers.training.records import Prepared
 _COMPLETION_LOG_FILE = "completions.jsonl"
 
 
-class RlooTraining(Training[TrainPolicyConfig]):
-    """RLOO training with the configured reward."""
+class PolicyTraining(Training[TrainPolicyConfig]):
+    """Training of a policy by the configured algorithm and reward."""
 
     config_type = TrainPolicyConfig
     log: CompletionLog | None = None
@@ -55,11 +58,13 @@ class RlooTraining(Training[TrainPolicyConfig]):
     @property
     def algorithm(self) -> str:
         """Name of the algorithm in the report."""
-        return f"TRL RLOOTrainer, K = {self.config.num_generations}"
+        return f"{self.config.algorithm}, K = {self.config.num_generations}, beta {self.config.method.beta:g}"
 
     def prepare(self) -> Prepared:
         """Load all that training needs, cheap checks first."""
         context, config = self.context, self.config
+        if wrong := dict(contradictions(config.method, num_generations=config.num_generations)):
+            raise BadConfigError("\n".join(f"train_policy.{key}: {text}" for key, text in wrong.items()))
         try_kernels(compute_device(context.spec.profile))
         start, pairs = context.input_path("start_model"), context.input_path("pairs")
         self.tokenizer = load_tokenizer(start, origin=context.input("start_model").origin)
@@ -77,7 +82,7 @@ class RlooTraining(Training[TrainPolicyConfig]):
         if prompts.left_out_text:
             context.recorder.note(prompts.left_out_text)
         self.schedule = schedule_of(num_prompts=len(asked))
-        self.packing = plan_policy_packing(context, config, self.model, asked)
+        self.cut = plan_policy_packing(context, config, self.model, asked)
         self.rollouts = start_rollouts(context, config, self.model, asked)
         return Prepared(self.schedule, len(asked), prompts.num_over_long, prompts.num_without_row)
 
@@ -91,60 +96,89 @@ class RlooTraining(Training[TrainPolicyConfig]):
         return model
 
     def build_trainer(self, checkpoint: Path | None) -> PolicyTrainer:
-        """Build TRL's trainer, with packed rows if the model supports them."""
-        context, config, batch = self.context, self.config, self.packing.batch
+        """Build the trainer, with packs if the model supports them."""
+        context, config, batch = self.context, self.config, self.context.spec.batch
         if is_first_rank():
             self.reward.record(context)
             path = context.checkpoints / _COMPLETION_LOG_FILE
             self.log = CompletionLog(path, resumed_from_step=checkpoint_step(checkpoint) or 0)
+        # Adapters begin with random weights, the same ones on each rank; completions differ from rank to rank.
+        set_seed(context.spec.seed)
+        policy = apply_lora(self.model, config.lora, task_type="CAUSAL_LM")
+        reference = self._reference()
+        for model in (policy, reference):
+            if model is not None:
+                disable_dropout_in_model(model)
+                add_logps(causal_of(model), temperature=config.temperature)
         common = common_arguments(
-            context, optimizer=config.optimizer, schedule=self.schedule, batch=batch, evaluates=False
+            context,
+            optimizer=config.optimizer,
+            schedule=self.schedule,
+            batch=batch.model_copy(update={"per_device_batch_size": 1, "gradient_accumulation_steps": 1}),
+            evaluates=False,
         )
-        arguments = RLOOConfig(
-            **common,
-            num_generations=config.num_generations,
-            num_iterations=config.num_iterations,
-            # One generated batch per optimizer step: with save_steps, that makes a resumed run exact.
-            steps_per_generation=batch.gradient_accumulation_steps,
-            max_completion_length=config.max_completion_length,
-            temperature=config.temperature,
-            top_p=config.top_p,
-            beta=config.beta,
-            gradient_checkpointing=config.gradient_checkpointing,
-            gradient_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
-            shuffle_dataset=False,
-            chat_template_kwargs=ANSWER_AT_ONCE,
-        )
-        reward = PolicyReward(
-            self.reward,
-            end_ids=turn_end_ids(self.model, self.tokenizer),
-            missing_eos_penalty=config.missing_eos_penalty,
-        )
-        return self.packing.trainer(
+        rollouts = self._rollouts(checkpoint)
+        trainer = PolicyTrainer(
+            rollouts=rollouts,
+            make_step=partial(self._step, reference=reference),
+            updates_per_batch=config.num_iterations,
             completion_log=self.log,
             num_logged_completions=config.num_logged_completions,
-            writing=self.rollouts.writing,
-            model=self.model,
-            reward_funcs=reward,
-            args=arguments,
-            train_dataset=self._training_order(),
+            model=policy,
+            args=TrainingArguments(
+                **common,
+                activation_checkpointing=config.gradient_checkpointing,
+                activation_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
+                remove_unused_columns=False,
+            ),
+            train_dataset=StepNumbers(self.schedule.num_steps, num_ranks=batch.num_processes),
             processing_class=self.tokenizer,
-            callbacks=self.callbacks(checkpoint, exact_every=config.num_iterations),
-            peft_config=peft_config(config.lora, task_type="CAUSAL_LM"),
-            **self.packing.arguments,
+            callbacks=self.callbacks(
+                checkpoint, exact_every=config.num_iterations, with_state=[RolloutsCallback(rollouts)]
+            ),
+        )
+        set_seed(context.spec.seed, device_specific=True)
+        return trainer
+
+    def _reference(self) -> PreTrainedModel | None:
+        """Load the start model once more, if every weight is trained and the KL is wanted."""
+        if self.config.lora is not None or not self.config.method.beta:
+            return None
+        return self.untrained_model().requires_grad_(False).eval()
+
+    def _rollouts(self, checkpoint: Path | None) -> PolicyRollouts:
+        config, batch, method = self.config, self.context.spec.batch, self.config.method
+        return PolicyRollouts(
+            config=config,
+            prompts=self.prompts.prompts,
+            tokenizer=self.tokenizer,
+            reward=PolicyReward(
+                self.reward,
+                longest=config.max_completion_length,
+                missing_eos_penalty=config.missing_eos_penalty,
+                overlong_fraction=method.overlong_fraction,
+                overlong_penalty=method.overlong_penalty,
+            ),
+            writing=self.rollouts.writing,
+            order=PromptOrder(len(self.prompts.prompts), seed=self.context.spec.seed),
+            rows_per_rank=batch.per_device_batch_size * batch.gradient_accumulation_steps,
+            rank=own_rank(),
+            num_ranks=batch.num_processes,
+            position=saved_position(checkpoint),
         )
 
-    def _training_order(self) -> Dataset:
-        """Return the prompts of every step of the run, in order, as one epoch.
-
-        TRL's checkpoints lack the sampler's random state, so a run resumed in a later epoch would draw the first
-        epoch's order again. With one epoch this cannot happen.
-        """
-        prompts = self.prompts.prompts
-        per_generation = self.context.spec.batch.global_batch_size // self.config.num_generations
-        num_generations = -(-self.schedule.num_steps // self.config.num_iterations)
-        order = shuffled_passes(len(prompts), length=num_generations * per_generation, seed=self.context.spec.seed)
-        return Dataset.from_list([{"prompt": list(prompts[index].conversation)} for index in order])
+    def _step(self, accelerator: Any, *, reference: PreTrainedModel | None) -> PolicyStep:
+        text_config = self.model.config.get_text_config()
+        return PolicyStep(
+            accelerator=accelerator,
+            method=self.config.method,
+            num_generations=self.config.num_generations,
+            longest=self.config.max_completion_length,
+            updates_per_batch=self.config.num_iterations,
+            cut=self.cut,
+            reference=reference,
+            aux_weight=getattr(text_config, "router_aux_loss_coef", None) or 0.0,
+        )
 
     def save(self, trainer: PolicyTrainer) -> None:
         """Save `model/`, with adapters `adapter/`, and the kept completions."""

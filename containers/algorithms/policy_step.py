@@ -1,0 +1,260 @@
+"""One update of a policy: from the completions of all ranks to gradients, pack by pack.
+
+The loss is the sum over tokens of weight × objective. Whatever couples completions is known before the first backward:
+weights come from the lengths of the whole step, advantages from its rewards. Only one thing may come later. With the
+KL in the reward, the advantages of a prompt's completions need the policy's log-probabilities; if all of them lie in
+one pack, its own forward gives them, and the policy need not be computed twice.
+
+Which completions count: one that does not take part has weight 0, and is in no denominator, no mean and no deviation.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, TypeAlias
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from containers.contracts.configs.policy_algorithms import OBJECTIVES, PolicyAlgorithm
+from containers.distributed.ranks import of_all_ranks
+from containers.harness.errors import DivergedError
+from containers.losses.advantages import GROUP_ADVANTAGES, batch_spread, kl_to_go
+from containers.losses.ratios import KL_ESTIMATORS, RATIOS, completion_sums, k1
+from containers.losses.weights import WEIGHTS
+from containers.packing.attention import packed
+from containers.packing.logps import CompletionPack, causal_of
+from containers.packing.padded import PaddedRows
+
+Pack: TypeAlias = CompletionPack | PaddedRows
+Cut: TypeAlias = Callable[[Sequence[list[int]], Sequence[list[int]]], Sequence[Pack]]
+
+
+@dataclass
+class StepBatch:
+    """The completions of one step: this rank's tokens, and of all ranks what the loss couples.
+
+    Attributes:
+        prompts: token ids of the prompt of each of this rank's B rows; siblings are adjacent.
+        completions: token ids of each.
+        first_row: place of the first of these rows among the R rows of all ranks.
+        rewards: [R], before the KL.
+        lengths: [R] tokens of each completion.
+        takes_part: [R] bool.
+        rounding: differences of rewards up to this are noise.
+        reference: log-probabilities of each row's tokens under the reference; empty without a KL.
+        old: the same under the policy that wrote the row; None where the update's own forward gives them.
+        advantages: of each row, [1] or one for each of its tokens; None where the update's own forward gives it.
+    """
+
+    prompts: list[list[int]]
+    completions: list[list[int]]
+    first_row: int
+    rewards: Tensor
+    lengths: Tensor
+    takes_part: Tensor
+    rounding: float = 0.0
+    reference: list[Tensor] = field(default_factory=list)
+    old: list[Tensor | None] = field(default_factory=list)
+    advantages: list[Tensor | None] = field(default_factory=list)
+
+    @property
+    def own(self) -> slice:
+        """The places of this rank's rows among those of all ranks."""
+        return slice(self.first_row, self.first_row + len(self.completions))
+
+
+@dataclass(frozen=True)
+class PolicyStep:
+    """Computes the updates of one training.
+
+    Attributes:
+        method: the algorithm with all of its parts.
+        num_generations: completions of each prompt (K).
+        longest: maximum tokens of a completion.
+        updates_per_batch: how often a batch is used.
+        cut: makes packs, or padded rows, of a rank's prompts and completions.
+        reference: the reference policy; None: the policy without its adapters.
+        aux_weight: weight of the loss by which experts are balanced.
+    """
+
+    accelerator: Accelerator
+    method: PolicyAlgorithm
+    num_generations: int
+    longest: int
+    updates_per_batch: int
+    cut: Cut
+    reference: Any = None
+    aux_weight: float = 0.0
+
+    @torch.no_grad()
+    def prepare(self, model: Any, batch: StepBatch) -> None:
+        """Fill in log-probabilities and advantages that an update must know before its first backward."""
+        method, packs = self.method, self.cut(batch.prompts, batch.completions)
+        policy = self.accelerator.unwrap_model(model)
+        batch.old = [None] * len(batch.completions)
+        batch.advantages = [None] * len(batch.completions)
+        if method.beta:
+            has_own = self.reference is not None
+            with nullcontext() if has_own else policy.disable_adapter():
+                batch.reference = _whole(self._logps(self.reference if has_own else policy, packs, batch))
+        waits = self._rows_that_wait(packs, batch)
+        early = [pack for pack in packs if not all(waits[row] for row in pack.rows)]
+        if self.updates_per_batch > 1 or (method.beta and method.kl_place != "loss"):
+            known = self._logps(policy, early, batch)
+            batch.old = [None if waits[row] else logps for row, logps in enumerate(known)]
+        self._fill_advantages(batch, waits)
+
+    def update(self, model: Any, batch: StepBatch) -> tuple[Tensor, dict[str, float]]:
+        """Compute forward and backward of each pack; ranks exchange gradients with the last one.
+
+        Returns:
+            The loss, whose mean over the ranks is that of the step; and sums over this rank's tokens: `tokens`, `kl`
+            (nats), `entropy` (nats), `ratio`, `limited` (tokens).
+
+        Raises:
+            DivergedError: a log-probability is not finite.
+        """
+        packs = self.cut(batch.prompts, batch.completions)
+        weights = _weights(self.method, batch, longest=self.longest)[batch.own]
+        total = torch.zeros((), device=self.accelerator.device)
+        sums = dict.fromkeys(("tokens", "kl", "entropy", "ratio", "limited"), 0.0)
+        with self._computing(model, packs):
+            for pack in packs:
+                with nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model):
+                    loss = self._pack_loss(model, batch, pack, weights, sums)
+                    self.accelerator.backward(loss)
+                total += loss.detach()
+        return total, sums
+
+    def _pack_loss(self, model: Any, batch: StepBatch, pack: Pack, weights: Tensor, sums: dict[str, float]) -> Tensor:
+        """Return the loss of one pack, times the number of ranks, since ranks take the mean of their gradients."""
+        method, ranks = self.method, self.accelerator.num_processes
+        with self.accelerator.autocast():
+            logps, entropies, aux = model(pack=pack)
+        _demand_finite(logps)
+        now, device = logps.detach(), logps.device
+        of = torch.repeat_interleave(torch.arange(len(pack.rows)), torch.tensor(pack.lengths)).to(device)
+        old = torch.cat([_or(batch.old[row], own) for row, own in zip(pack.rows, pack.by_completion(now), strict=True)])
+        reference = torch.cat([batch.reference[row] for row in pack.rows]) if method.beta else now
+        self._fill_late(batch, pack, completion_sums(k1(now, reference), of))
+        advantages = torch.cat(
+            [_found(batch.advantages[row]).expand(length) for row, length in zip(pack.rows, pack.lengths, strict=True)]
+        )
+        ratio = RATIOS[method.ratio_over](logps, old, of)
+        objective, is_limited = OBJECTIVES[method.objective](logps, ratio, advantages.to(device), method)
+        if method.beta and method.kl_place == "loss":
+            objective = objective + method.beta * KL_ESTIMATORS[method.kl_estimator](logps, reference)
+        sums["tokens"] += len(logps)
+        sums["kl"] += float(k1(now, reference).sum())
+        sums["entropy"] += float(entropies.detach().sum())
+        sums["ratio"] += float(ratio.detach().sum())
+        sums["limited"] += float(is_limited.sum())
+        loss: Tensor = (weights[list(pack.rows)].to(device)[of] * objective).sum() * ranks
+        return loss if aux is None else loss + self.aux_weight * aux * len(pack.rows) / len(batch.completions)
+
+    def _rows_that_wait(self, packs: Sequence[Pack], batch: StepBatch) -> list[bool]:
+        """Return for each row whether the update's own forward gives its KL: all of its siblings are in one pack."""
+        waits = [False] * len(batch.completions)
+        if self.updates_per_batch > 1 or self.method.kl_place != "reward" or not self.method.beta:
+            return waits
+        for pack in packs:
+            prompts = [(batch.first_row + row) // self.num_generations for row in pack.rows]
+            for row, prompt in zip(pack.rows, prompts, strict=True):
+                waits[row] = prompts.count(prompt) == self.num_generations
+        return waits
+
+    def _fill_advantages(self, batch: StepBatch, waits: Sequence[bool]) -> None:
+        """Fill in the advantages of all rows that do not wait."""
+        method = self.method
+        if method.advantage == "batch_spread":
+            batch.advantages = list(self._token_advantages(batch))
+            return
+        rewards = batch.rewards
+        if method.beta and method.kl_place == "reward":
+            pairs = zip(batch.old, batch.reference, waits, strict=True)
+            own = [0.0 if late else float(k1(_found(old), reference).sum()) for old, reference, late in pairs]
+            rewards = rewards - method.beta * torch.tensor(list(chain.from_iterable(of_all_ranks(own)))).to(rewards)
+        values = self._of_groups(rewards, batch.takes_part, batch.rounding)[batch.own]
+        batch.advantages = [None if late else value for late, value in zip(waits, values[:, None], strict=True)]
+
+    def _fill_late(self, batch: StepBatch, pack: Pack, kl: Tensor) -> None:
+        """Fill in the advantages of a pack's rows that waited for their KL, [rows of the pack]."""
+        found = sorted((row, place) for place, row in enumerate(pack.rows) if batch.advantages[row] is None)
+        if not found:
+            return
+        rows = torch.tensor([row + batch.first_row for row, _ in found])
+        own_kl = kl[torch.tensor([place for _, place in found], device=kl.device)].to(batch.rewards)
+        rewards = batch.rewards[rows] - self.method.beta * own_kl
+        values = self._of_groups(rewards, batch.takes_part[rows], batch.rounding)
+        for (row, _), value in zip(found, values[:, None], strict=True):
+            batch.advantages[row] = value
+
+    def _of_groups(self, rewards: Tensor, takes_part: Tensor, rounding: float) -> Tensor:
+        """Return the advantages of whole groups of K rows each."""
+        more = {"rounding": rounding} if self.method.advantage == "group_spread" else {}
+        shape = (-1, self.num_generations)
+        values = GROUP_ADVANTAGES[self.method.advantage](rewards.view(shape), takes_part.view(shape), **more)
+        return values.flatten().float()
+
+    def _token_advantages(self, batch: StepBatch) -> Sequence[Tensor]:
+        """Return for each row one advantage a token: reward less the KL from there on, normalised over the step."""
+        method, lengths = self.method, batch.lengths[batch.own]
+        values = torch.repeat_interleave(batch.rewards[batch.own], lengths)
+        if method.beta and method.kl_place == "token_reward":
+            kl = torch.cat([k1(_found(old), ref) for old, ref in zip(batch.old, batch.reference, strict=True)])
+            values = values - method.beta * kl_to_go(kl, lengths).to(values)
+        counts = torch.repeat_interleave(batch.takes_part[batch.own], lengths)
+        everywhere = of_all_ranks((values, counts))
+        whole, all_counts = (torch.cat(parts) for parts in zip(*everywhere, strict=True))
+        found = torch.zeros_like(whole)
+        if all_counts.any():
+            found[all_counts] = batch_spread(whole[all_counts])
+        start = int(batch.lengths[: batch.first_row].sum())
+        own = found[start : start + len(values)].float()
+        return torch.split(own, lengths.tolist())
+
+    def _logps(self, model: Any, packs: Sequence[Pack], batch: StepBatch) -> list[Tensor | None]:
+        """Return log-probabilities of each row of these packs, without gradient; None for other rows."""
+        found: list[Tensor | None] = [None] * len(batch.completions)
+        with self._computing(model, packs), self.accelerator.autocast():
+            for pack in packs:
+                logps = model(pack=pack)[0]
+                _demand_finite(logps)
+                for row, own in zip(pack.rows, pack.by_completion(logps), strict=True):
+                    found[row] = own
+        return found
+
+    def _computing(self, model: Any, packs: Sequence[Pack]) -> AbstractContextManager[Any]:
+        is_packed = any(isinstance(pack, CompletionPack) for pack in packs)
+        return packed(causal_of(self.accelerator.unwrap_model(model))) if is_packed else nullcontext()
+
+
+def _weights(method: PolicyAlgorithm, batch: StepBatch, *, longest: int) -> Tensor:
+    """Return [R] the weight of a token of each completion of the step; 0 for one that does not take part."""
+    found = torch.zeros(len(batch.lengths))
+    if batch.takes_part.any():
+        found[batch.takes_part] = WEIGHTS[method.loss_weights](batch.lengths[batch.takes_part], longest)
+    return found
+
+
+def _demand_finite(logps: Tensor) -> None:
+    total = float(logps.detach().sum())
+    if not -torch.inf < total < torch.inf:
+        raise DivergedError(f"the policy's sum of log-probabilities is {total}")
+
+
+def _whole(found: Sequence[Tensor | None]) -> list[Tensor]:
+    return [_found(value) for value in found]
+
+
+def _found(value: Tensor | None) -> Tensor:
+    if value is None:
+        raise AssertionError("A row is in no pack.")
+    return value
+
+
+def _or(value: Tensor | None, other: Tensor) -> Tensor:
+    return other if value is None else value

@@ -1,0 +1,162 @@
+"""The training loop of a policy: transformers' Trainer, each step of which makes completions and updates by them."""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Trainer, default_data_collator
+
+from containers.algorithms.policy_rollouts import PolicyRollouts
+from containers.algorithms.policy_step import PolicyStep, StepBatch
+from containers.contracts.outcome import Metric
+from containers.distributed.ranks import of_all_ranks
+from containers.harness.errors import DivergedError, StageError
+from containers.rollouts.completion_log import CompletionLog
+
+# Start and end of a curve: the mean over this share of its points.
+_END_SHARE = 0.1
+# The curves that the manifest has, and their units.
+_UNITS = {"reward": "score", "kl": "nats", "completion_length": "tokens", "ended_fraction": "fraction"}
+
+
+class StepNumbers(torch.utils.data.Dataset[dict[str, int]]):
+    """Stands for the data of the Trainer: one number for each step and rank. The rollouts draw the prompts."""
+
+    def __init__(self, num_steps: int, *, num_ranks: int) -> None:
+        self._length = num_steps * num_ranks
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, place: int) -> dict[str, int]:
+        return {"place": place}
+
+
+class PolicyTrainer(Trainer):  # type: ignore[misc]
+    """Trainer whose step is `PolicyStep` on completions from `PolicyRollouts`; it stops at a number that is not finite.
+
+    Curves: `reward` is the mean reward before the KL; `kl` the mean over completions of log policy − log reference,
+    summed over tokens (nats); `kl_per_token` the same per token; `ratio_clipped_fraction` the share of tokens whose
+    ratio was limited; `prompts_without_signal_fraction` the share of prompts whose completions have equal rewards.
+
+    Args:
+        rollouts: makes the batches.
+        make_step: makes the step; takes the Trainer's accelerator.
+        updates_per_batch: how often a batch is used.
+        completion_log: keeps completions at each logging step; None on every rank but the first.
+        num_logged_completions: number of completions kept of the newest batch; siblings are adjacent.
+        **arguments: as Trainer.
+    """
+
+    def __init__(
+        self,
+        *,
+        rollouts: PolicyRollouts,
+        make_step: Any,
+        updates_per_batch: int,
+        completion_log: CompletionLog | None,
+        num_logged_completions: int,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(data_collator=default_data_collator, **arguments)
+        self.rollouts = rollouts
+        self.step: PolicyStep = make_step(self.accelerator)
+        self._updates_per_batch = updates_per_batch
+        self._completion_log = completion_log
+        self._num_logged_completions = num_logged_completions
+        self._batch: StepBatch | None = None
+        self._figures: dict[str, list[float]] = defaultdict(list)
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Make completions, unless those of the last step are used again, and compute the gradients of one update.
+
+        Raises:
+            DivergedError: a log-probability, score or loss is not finite; names the step.
+            StageError: the step cannot be filled with prompts that tell the policy anything.
+        """
+        started_at_s = time.perf_counter()
+        try:
+            if self._batch is None or self.state.global_step % self._updates_per_batch == 0:
+                self._batch, figures = self.rollouts.next_batch(self.accelerator.unwrap_model(model))
+                self._note(figures)
+                self.state.num_input_tokens_seen += self.rollouts.num_tokens
+                self.step.prepare(model, self._batch)
+            model.train()
+            loss, sums = self.step.update(model, self._batch)
+        except (DivergedError, StageError) as error:
+            raise type(error)(self._message(str(error), diverged=isinstance(error, DivergedError))) from error
+        self._note_sums(sums, num_completions=len(self._batch.rewards))
+        self._note({"step_time_s": time.perf_counter() - started_at_s})
+        if not math.isfinite(float(loss)):
+            raise DivergedError(self._message(f"the policy's loss is {float(loss)}", diverged=True))
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add the curves' means since the last line, and keep completions."""
+        means = {name: sum(values) / len(values) for name, values in self._figures.items()}
+        self._figures.clear()
+        super().log({**logs, **means}, start_time)
+        if "reward" in means and self._batch is not None:
+            advantages = [[_number(value) for value in part] for part in of_all_ranks(self._batch.advantages)]
+            if self._completion_log is not None:
+                self._completion_log.add(self._newest_completions([*chain.from_iterable(advantages)]))
+
+    def _newest_completions(self, advantages: Sequence[float]) -> list[dict[str, Any]]:
+        newest = zip(self.rollouts.newest, advantages, strict=True)
+        return [
+            {
+                "step": self.state.global_step,
+                "prompt": list(self.rollouts.prompts[row.prompt].conversation),
+                "completion": row.completion.text,
+                "score": row.score,
+                "reward": row.reward,
+                "advantage": advantage,
+                "num_tokens": len(row.completion.completion_ids),
+                "ended": row.completion.ended,
+            }
+            for row, advantage in list(newest)[: self._num_logged_completions]
+        ]
+
+    def _note(self, figures: dict[str, float]) -> None:
+        for name, value in figures.items():
+            self._figures[name].append(value)
+
+    def _note_sums(self, sums: dict[str, float], *, num_completions: int) -> None:
+        """Note the means over all ranks' tokens, and the KL per completion."""
+        parts = of_all_ranks(sums)
+        total = {name: sum(part[name] for part in parts) for name in sums}
+        tokens = total["tokens"]
+        self._note({"entropy": total["entropy"] / tokens, "ratio_clipped_fraction": total["limited"] / tokens})
+        self._note({"ratio": total["ratio"] / tokens})
+        if self.step.method.beta:
+            self._note({"kl": total["kl"] / num_completions, "kl_per_token": total["kl"] / tokens})
+
+    def _message(self, found: str, *, diverged: bool) -> str:
+        cure = " Lower train_policy.optimizer.learning_rate, or raise train_policy.beta." if diverged else ""
+        return f"Step {self.state.global_step + 1}: {found.rstrip('.')}.{cure}"
+
+
+def _number(advantage: Tensor | None) -> float:
+    """Return a completion's advantage; the first token's where each has one."""
+    return 0.0 if advantage is None else float(advantage[0])
+
+
+def curve_metrics(history: list[dict[str, float]], *, num_steps: int) -> tuple[Metric, ...]:
+    """Return reward at start and end, and KL, length and share of ended completions at the end.
+
+    Each is the mean over the first or last tenth of the logged points, at least one; `count` is their number.
+    """
+    points = [entry for entry in history if "reward" in entry]
+    tail = max(1, round(len(points) * _END_SHARE))
+    wanted = [("reward_start", "reward", points[:tail]), *((f"{curve}_end", curve, points[-tail:]) for curve in _UNITS)]
+    metrics = []
+    for name, curve, entries in wanted:
+        if values := [entry[curve] for entry in entries if curve in entry]:
+            mean = sum(values) / len(values)
+            metrics.append(Metric(name=name, value=mean, unit=_UNITS[curve], count=len(values)))
+    return (*metrics, Metric(name="num_steps", value=num_steps, unit="steps"))

@@ -1,0 +1,70 @@
+"""Log-probabilities of completions as padded rows, for models whose attention or head packs cannot compute."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class PaddedRows:
+    """Some rows of a batch, each a prompt with its completion, padded on the right.
+
+    Attributes:
+        input_ids: [B, L].
+        attention_mask: [B, L].
+        rows: place of each of its completions in the batch.
+        lengths: tokens of each of these completions.
+        starts: tokens of each prompt.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    rows: tuple[int, ...]
+    lengths: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    def by_completion(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Split values of the N predicted tokens by completion."""
+        return torch.split(values, list(self.lengths))
+
+    def computed(self, model: PreTrainedModel, temperature: float) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return [N] log-probabilities, [N] entropies, and the loss by which experts are balanced, if there are any."""
+        ids, mask = self.input_ids.to(model.device), self.attention_mask.to(model.device)
+        # Logits [B, kept, V] are the largest tensor by far; position t predicts token t + 1.
+        first = min(self.starts) - 1
+        balances = bool(getattr(model.config.get_text_config(), "router_aux_loss_coef", 0.0))
+        more: dict[str, Any] = {"output_router_logits": True} if balances else {}
+        made = model(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=ids.shape[1] - first, **more)
+        logps, entropies = [], []
+        for row, (start, length) in enumerate(zip(self.starts, self.lengths, strict=True)):
+            own = made.logits[row, start - 1 - first :][:length].float() / temperature
+            scores = own.log_softmax(dim=-1)
+            logps.append(scores.gather(1, ids[row, start : start + length, None]).squeeze(1))
+            with torch.no_grad():
+                entropies.append(-(scores.exp() * scores).sum(dim=-1))
+        return torch.cat(logps), torch.cat(entropies), made.aux_loss if balances else None
+
+
+def padded_rows_of(
+    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], *, at_a_time: int
+) -> list[PaddedRows]:
+    """Return all rows in order, `at_a_time` of them in a forward."""
+    places = range(len(prompts))
+    return [_rows(prompts, completions, places[start : start + at_a_time]) for start in places[::at_a_time]]
+
+
+def _rows(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], rows: range) -> PaddedRows:
+    sequences = [[*prompts[row], *completions[row]] for row in rows]
+    width = max(map(len, sequences))
+    # The padding is masked, so any token of the vocabulary will do.
+    return PaddedRows(
+        input_ids=torch.tensor([ids + [0] * (width - len(ids)) for ids in sequences]),
+        attention_mask=torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids in sequences]),
+        rows=tuple(rows),
+        lengths=tuple(len(completions[row]) for row in rows),
+        starts=tuple(len(prompts[row]) for row in rows),
+    )
