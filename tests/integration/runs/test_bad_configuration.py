@@ -32,7 +32,7 @@ def test_a_broken_file_is_refused_with_its_place_and_nothing_is_started(folder: 
 def test_every_mistake_of_a_configuration_is_told_at_once(folder: Path) -> None:
     mistakes = {
         "train_policy.betta=1": "train_policy.betta: unknown key. Did you mean `beta`?",
-        "train_policy.num_generations=1": "train_policy.num_generations: 1 is too few; wanted at least 2",
+        "train_policy.num_generations=0": "train_policy.num_generations: 0 is too few; wanted at least 1",
         "train_policy.beta=.nan": "train_policy.beta: nan found, wanted a finite number",
         "run.name=../../x": "run.name: `../../x` does not look as wanted",
         "gpu_profile=nope": "gpu_profile: `nope`: no such profile",
