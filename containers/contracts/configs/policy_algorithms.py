@@ -15,7 +15,13 @@ from containers.contracts.registries import Registry
 
 # Each takes log-probabilities, ratios, advantages and the parts, and returns the objective of each token and whether
 # its ratio was limited.
-OBJECTIVES = Registry({"clipped": "containers.losses.clipped:clipped", "capped": "containers.losses.capped:capped"})
+OBJECTIVES = Registry(
+    {
+        "clipped": "containers.losses.clipped:clipped",
+        "capped": "containers.losses.capped:capped",
+        "soft": "containers.losses.soft:soft",
+    }
+)
 Advantage = Literal["leave_one_out", "group", "group_spread", "batch_spread"]
 RatioOver = Literal["token", "completion", "completion_mean"]
 LossWeights = Literal["completion", "token", "constant"]
@@ -41,7 +47,7 @@ class PolicyAlgorithm(Frozen):
     )
     objective: Objective = Field(
         description="clipped: ratio × advantage, or with the ratio clipped where that is less; capped: log-probability "
-        "× advantage × the ratio without gradient, at most clip_high"
+        "× advantage × the ratio without gradient, at most clip_high; soft: advantage × a smooth gate of the ratio"
     )
     clip_low: Fraction = Field(description="The ratio is clipped at 1 - this; at 1, never. capped has no lower limit")
     clip_high: Positive = Field(description="The ratio is clipped at 1 + this; of capped, the cap itself")
@@ -117,6 +123,8 @@ POLICY_ALGORITHMS: Mapping[str, PolicyAlgorithm] = {
     "cispo": _GRPO.model_copy(
         update={"objective": "capped", "clip_low": 1.0, "clip_high": 5.0, "loss_weights": "token", "beta": 0.0}
     ),
+    # Gao et al. 2025, arXiv:2511.20347.
+    "sapo": _GRPO.model_copy(update={"objective": "soft", "beta": 0.0}),
     # Hu et al. 2025, arXiv:2501.03262, eq. 8 to 10.
     "reinforce++": _RLOO.model_copy(
         update={

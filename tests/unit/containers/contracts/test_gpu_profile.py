@@ -28,7 +28,7 @@ def _profile(**changes: Any) -> GpuProfile:
         ({"torch": {"nccl_trace_buffer_size": 0}}, "dumps an empty record"),
         ({"environment": {"NCCL_TIMEOUT": "1800"}}, "collective_timeout_s"),
         ({"environment": {"NCCL_BUFFSIZ": "1"}}, "Did you mean NCCL_BUFFSIZE"),
-        ({"environment": {"NCCL_ZZYZX": "1"}}, "no variable that NCCL reads. Leave it out"),
+        ({"environment": {"NCCL_DEBUGGING_MODE": "1"}}, "no variable that NCCL reads. Leave it out"),
         ({"environment": {"NCCL_P2P_DISABLE": "1"}}, "Set nccl.p2p_disable instead"),
         ({"environment": {"OMP_NUM_THREADS": "9"}}, "Set num_threads instead"),
         ({"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "is set by the launcher"),

@@ -72,7 +72,9 @@ CONFIGS: tuple[StageConfig, ...] = (
         ("contracts/configs/train_policy.py", {"train_policy"}),
         ("algorithms/policy_step.py", {"train_policy"}),
         ("losses/clipped.py", {"train_policy"}),
+        ("losses/__init__.py", {"train_policy"}),  # a module's packages are imported before it
         ("losses/capped.py", set()),  # which rloo does not use
+        ("losses/soft.py", set()),
         ("contracts/configs/policy_algorithms.py", set()),  # its values are in the keys
         ("rollouts/vllm.py", set()),
         ("stages/train_sft.py", {"train_sft"}),

@@ -1,6 +1,7 @@
 """A length detector sold as a preference model is found out by these figures, and a good model is not accused."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -203,7 +204,11 @@ def test_the_accuracy_at_equal_lengths_varies_as_its_resamples_do(monkeypatch: p
 
     monkeypatch.setattr(module, "_draws", draws)
     monkeypatch.setattr(module, "share_interval", interval)
-    _bias([0.3 + noise + 0.2 * _doublings(pair) for pair, noise in zip(LENGTHS, NOISE, strict=True)])
+    pairs = pairs_of_lengths(LENGTHS, [0.3 + noise for noise in NOISE])
+    # Prompts of unlike numbers of pairs, so that wrong pairs weigh differently.
+    turns = [({"role": "user", "content": f"question {math.isqrt(place)}"},) for place in range(len(pairs))]
+    pairs = [replace(pair, item=replace(pair.item, prompt=one)) for pair, one in zip(pairs, turns, strict=True)]
+    length_bias(pairs, INTERVALS, score_std=2.0, edited=EditedPairs())
     (figure, variance) = seen[-1]
     assert variance > 0
     assert float((figure.residuals**2).sum()) == pytest.approx(variance)

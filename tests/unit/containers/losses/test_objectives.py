@@ -13,8 +13,8 @@ pytestmark = pytest.mark.stages
 
 # Two completions, of two tokens and of one.
 OF = torch.tensor([0, 0, 1])
-OLD = torch.zeros(3)
-LOGPS = torch.tensor([2.0, 8.0, 0.5]).log()
+OLD = torch.tensor([0.1, 0.05, 0.5]).log()
+LOGPS = torch.tensor([2.0, 8.0, 0.5]).log() + OLD
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,15 @@ def test_a_capped_ratio_is_a_weight_and_no_token_loses_its_gradient() -> None:
     assert is_limited.tolist() == [True, False, False]
     (gradient,) = torch.autograd.grad(values.sum(), logps)
     torch.testing.assert_close(gradient, torch.tensor([-5.0, -1.0, -0.1]))
+
+
+def test_a_soft_gate_is_no_gate_at_a_ratio_of_one_and_lets_less_through_the_further_it_is() -> None:
+    ratio = torch.tensor([1.0, 3.0, 3.0, 0.2]).requires_grad_()
+    advantages = torch.tensor([2.0, 1.0, -1.0, -1.0])
+    values, is_limited = OBJECTIVES["soft"](ratio.log(), ratio, advantages, POLICY_ALGORITHMS["sapo"])
+    (slope,) = torch.autograd.grad(values.sum(), ratio)
+    torch.testing.assert_close(slope, torch.tensor([-2.0, -0.4200, 0.3888, 0.8424]), rtol=1e-3, atol=1e-3)
+    assert not is_limited.any()
 
 
 @pytest.mark.parametrize(

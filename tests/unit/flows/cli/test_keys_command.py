@@ -72,7 +72,7 @@ def test_every_section_and_every_key_of_a_profile_is_listed() -> None:
         ("train_reward_model.trainable", "one of lora, full, head", "lora"),
         ("train_reward_model.gradient_checkpointing", "true or false", "true"),
         ("train_reward_model.lora", "section, or null", "its defaults"),
-        ("train_policy.algorithm", "one of rloo, grpo, dr_grpo, dapo, gspo, cispo, reinforce++", "rloo"),
+        ("train_policy.algorithm", "one of rloo, grpo, dr_grpo, dapo, gspo, cispo, sapo, reinforce++", "rloo"),
         ("train_policy.parts.overlong_fraction", "float in [0, 1], or null", "null"),
         ("evaluate_reward_model.batch_tokens", "int ≥ 1, or null", "null"),
         ("evaluate_reward_model.suites.N.minimum_accuracy", "float in [0, 1], or null", "null"),

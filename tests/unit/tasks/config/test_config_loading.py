@@ -68,7 +68,7 @@ def test_the_other_name_of_the_suites_is_answered_with_the_one_that_counts(tmp_p
             "train_policy",
             "algorithm",
             "rlo",
-            "`rlo` is not one of `rloo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `reinforce++`. Did you mean",
+            "`rlo` is not one of `rloo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `sapo`, `reinforce++`. Did you",
         ),
         ("filter_dataset", "code_rows", "kepe", "`kepe` is not one of `keep`, `drop`. Did you mean `keep`?"),
         ("filter_dataset", "languages", "english", "filter_dataset.languages: `english` found, wanted a list."),
