@@ -88,8 +88,9 @@ class PolicyRollouts:
             self.newest = kept[: len(drawn)]
         batch = self._batch(self.newest)
         figures = self._figures(self.newest, batch)
-        # Of what was drawn first, before any refill.
-        figures["prompts_without_signal_fraction"] = self._share_without_signal(drawn)
+        if self.config.num_generations > 1:
+            # Of what was drawn first, before any refill.
+            figures["prompts_without_signal_fraction"] = self._share_without_signal(drawn)
         return batch, figures | ({"rounds": float(rounds)} if refill else {})
 
     def _drawn(self, policy: Any) -> list[Rewarded]:

@@ -168,6 +168,8 @@ def contradictions(parts: PolicyAlgorithm, *, num_generations: int) -> Iterator[
             f"{num_generations} is too few: the advantage {parts.advantage} compares the completions of a prompt. Use "
             "at least 2, or parts.advantage batch_spread.",
         )
+    if num_generations < 2 and parts.refill:
+        yield "parts.refill", "compares the rewards of a prompt's completions: with num_generations 1 none differ."
     if parts.ratio_over != "token" and parts.loss_weights != "completion":
         yield (
             "parts.loss_weights",

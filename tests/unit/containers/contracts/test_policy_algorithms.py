@@ -32,6 +32,7 @@ def test_single_parts_can_be_set_and_the_others_stay() -> None:
     ("settings", "num_generations", "key", "words"),
     [
         ({"algorithm": "grpo"}, 1, "num_generations", "1 is too few: the advantage group_spread compares"),
+        ({"algorithm": "reinforce++", "parts": {"refill": True}}, 1, "parts.refill", "none differ"),
         ({"algorithm": "gspo", "parts": {"loss_weights": "token"}}, 4, "parts.loss_weights", "by its length"),
         ({"algorithm": "cispo", "parts": {"ratio_over": "completion_mean", "loss_weights": "completion"}}, 4,
          "parts.objective", "capped weighs each token"),

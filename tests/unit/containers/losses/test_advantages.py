@@ -48,8 +48,8 @@ def test_one_that_takes_no_part_has_none_and_changes_no_sibling(name: str) -> No
     found = GROUP_ADVANTAGES[name](rewards, takes_part)
     assert found[0, 3] == 0
     torch.testing.assert_close(found[:, :3], GROUP_ADVANTAGES[name](rewards[:, :3], takes_part[:, :3]))
-    nobody = torch.zeros_like(takes_part)
-    assert GROUP_ADVANTAGES[name](rewards, nobody).tolist() == [[0.0] * 4]
+    none = torch.zeros_like(takes_part)
+    assert GROUP_ADVANTAGES[name](rewards, none).tolist() == [[0.0] * 4]
     only_one = torch.tensor([[True, False, False, False]])
     assert GROUP_ADVANTAGES[name](rewards, only_one).tolist() == [[0.0] * 4]
 

@@ -240,6 +240,14 @@ def test_a_step_is_filled_again_until_its_prompts_tell_something_and_a_resume_go
     assert rows == parquet.read_table(broken.output / "completions.parquet").to_pylist()
 
 
+def test_reinforce_plus_plus_trains_on_one_completion_of_each_prompt(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    context = context_of(tmp_path, inputs, algorithm="reinforce++", num_generations=1)
+    train_policy.run(context)
+    points = [point["values"] for point in curves(context) if "reward" in point["values"]]
+    assert len(points) == 4 and all(point["grad_norm"] > 0 and point["reward_std"] > 0 for point in points)
+    assert not any("prompts_without_signal_fraction" in point for point in points)
+
+
 def test_a_step_that_cannot_be_filled_ends_the_training_and_says_so(
     tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
