@@ -30,7 +30,8 @@ from containers.contracts.configs.training import LoraSettings
 from containers.models.loading import apply_lora, peft_config
 from containers.models.token_batches import prompt_token_ids
 from containers.packing.logps import add_logps, causal_of, completion_packs
-from containers.rewards.base import PolicyReward
+from containers.rewards.base import StartedTerm
+from containers.rewards.policy_reward import PolicyReward
 from containers.rewards.reward_model import ModelReward, policy_scorer
 from containers.rollouts.generate import Completion
 from containers.rollouts.prompts import PolicyPrompt
@@ -248,7 +249,7 @@ def _ours(
             )
         ],
         tokenizer=tokenizer,
-        reward=PolicyReward(ModelReward(scorer), longest=longest),
+        reward=PolicyReward([StartedTerm(config.rewards[0], ModelReward(scorer))], config),
         writing=sharing,
         order=range(len(tasks)),
         rows_per_rank=STEP,

@@ -1,7 +1,7 @@
 """The completions of a step: draw prompts, let the policy complete them on all ranks, and have them rewarded."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,10 @@ from containers.distributed.ranks import is_first_rank, of_all_ranks
 from containers.harness.errors import StageError
 from containers.losses.advantages import has_spread
 from containers.packing.logps import causal_of
-from containers.rewards.base import PolicyReward
+from containers.rewards.base import Answered
+from containers.rewards.combine import CombinedRewards
+from containers.rewards.policy_reward import PolicyReward, Scored
+from containers.rewards.term_curves import term_curves
 from containers.rollouts.engines import Writing
 from containers.rollouts.generate import Completion, sampled_completions
 from containers.rollouts.prompts import PolicyPrompt, PromptOrder
@@ -29,8 +32,8 @@ _MOST_ROUNDS = 10
 
 
 @dataclass(frozen=True)
-class Rewarded:
-    """One completion with its reward.
+class Written:
+    """One completion with what the reward's terms say about it.
 
     Attributes:
         prompt: place of its prompt among the training prompts.
@@ -38,8 +41,45 @@ class Rewarded:
 
     prompt: int
     completion: Completion
-    score: float
-    reward: float
+    scored: Scored
+
+
+@dataclass(frozen=True)
+class Rewarded:
+    """The completions of a step with their rewards; those of a prompt are adjacent."""
+
+    rows: tuple[Written, ...] = ()
+    rewards: CombinedRewards = field(default_factory=lambda: CombinedRewards(*[torch.zeros(0)] * 3))
+    rounding: float = 0.0
+
+    def has_signal(self, num_generations: int) -> torch.Tensor:
+        """Return [P] bool: the rewards of the prompt's completions differ."""
+        groups = (-1, num_generations)
+        rewards, takes_part = self.rewards.rewards.view(groups), self.rewards.takes_part.view(groups)
+        return has_spread(rewards, takes_part, rounding=self.rounding)
+
+    def of_prompts(self, kept: torch.Tensor, num_generations: int) -> "Rewarded":
+        """Return the completions of the prompts for which `kept`, [P] bool, is true."""
+        rows = torch.repeat_interleave(kept, num_generations)
+        found = self.rewards
+        return Rewarded(
+            rows=tuple(row for row, is_kept in zip(self.rows, rows.tolist(), strict=True) if is_kept),
+            rewards=CombinedRewards(found.rewards[rows], found.takes_part[rows], found.divides[kept]),
+            rounding=self.rounding,
+        )
+
+    def and_those_of(self, other: "Rewarded", *, at_most: int, num_generations: int) -> "Rewarded":
+        """Return both together, the first `at_most` completions."""
+        one, two = self.rewards, other.rewards
+        return Rewarded(
+            rows=(*self.rows, *other.rows)[:at_most],
+            rewards=CombinedRewards(
+                torch.cat([one.rewards, two.rewards])[:at_most],
+                torch.cat([one.takes_part, two.takes_part])[:at_most],
+                torch.cat([one.divides, two.divides])[: at_most // num_generations],
+            ),
+            rounding=max(self.rounding, other.rounding),
+        )
 
 
 @dataclass
@@ -47,8 +87,10 @@ class PolicyRollouts:
     """Makes the completions of each step, the same number on each rank.
 
     Attributes:
-        position: prompts drawn so far; all that a resumed training needs to know.
+        opening: what the chat template writes for the policy after a prompt.
+        position: prompts drawn so far.
         rows_per_rank: completions of a rank in a step.
+        steps_without_signal: newest steps in a row in which no prompt's completions differed in reward.
     """
 
     config: TrainPolicyConfig
@@ -60,50 +102,68 @@ class PolicyRollouts:
     rows_per_rank: int
     rank: int
     num_ranks: int
+    opening: str = ""
     position: int = 0
-    newest: list[Rewarded] = field(default_factory=list)
+    steps_without_signal: int = 0
+    newest: Rewarded = field(default_factory=Rewarded)
 
     @property
     def num_tokens(self) -> int:
         """Tokens of prompts and completions of the newest batch, each prompt once for each of its completions."""
-        return sum(len(row.completion.prompt_ids) + len(row.completion.completion_ids) for row in self.newest)
+        written = [row.completion for row in self.newest.rows]
+        return sum(len(one.prompt_ids) + len(one.completion_ids) for one in written)
 
     def next_batch(self, policy: Any) -> tuple[StepBatch, dict[str, float]]:
         """Return the next step's completions, the same on every rank but for the rank's own, and their figures.
 
         Raises:
             DivergedError: nothing can be sampled from the policy's logits, or a score is not finite.
-            StageError: the step cannot be filled with prompts whose completions differ in their reward.
+            StageError: the step cannot be filled with prompts whose completions differ in their reward; or no prompt
+                of many steps has such completions.
         """
+        siblings = self.config.num_generations
         drawn = self._drawn(policy)
-        self.newest, refill = drawn, self.config.method.refill
-        rounds = 1
-        if refill:
-            kept = self._with_signal(drawn)
-            while len(kept) < len(drawn):
-                if rounds == _MOST_ROUNDS:
-                    raise StageError(self._without_signal(kept, wanted=len(drawn)))
-                rounds += 1
-                kept += self._with_signal(self._drawn(policy))
-            self.newest = kept[: len(drawn)]
+        signal = drawn.has_signal(siblings)
+        self.newest, rounds = self._refilled(policy, drawn) if self.config.method.refill else (drawn, 1)
         batch = self._batch(self.newest)
         figures = self._figures(self.newest, batch)
-        if self.config.num_generations > 1:
+        if siblings > 1:
             # Of what was drawn first, before any refill.
-            figures["prompts_without_signal_fraction"] = self._share_without_signal(drawn)
-        return batch, figures | ({"rounds": float(rounds)} if refill else {})
+            figures["prompts_without_signal_fraction"] = 1.0 - float(signal.float().mean())
+            self._count_without_signal(any_signal=bool(signal.any()))
+        return batch, figures | ({"rounds": float(rounds)} if self.config.method.refill else {})
 
-    def _drawn(self, policy: Any) -> list[Rewarded]:
+    def _refilled(self, policy: Any, drawn: Rewarded) -> tuple[Rewarded, int]:
+        """Return a whole step of prompts whose outcomes differ, and how many rounds it took."""
+        siblings, wanted = self.config.num_generations, len(drawn.rows)
+        kept, rounds = drawn.of_prompts(drawn.has_signal(siblings) & drawn.rewards.divides, siblings), 1
+        while len(kept.rows) < wanted:
+            if rounds == _MOST_ROUNDS:
+                raise StageError(self._not_filled(len(kept.rows) // siblings, wanted=wanted // siblings))
+            rounds += 1
+            more = self._drawn(policy)
+            more = more.of_prompts(more.has_signal(siblings) & more.rewards.divides, siblings)
+            kept = kept.and_those_of(more, at_most=wanted, num_generations=siblings)
+        return kept, rounds
+
+    def _drawn(self, policy: Any) -> Rewarded:
         """Return rewarded completions of the next prompts, of all ranks."""
         siblings, first = self.config.num_generations, self.position
         rows = range(self.rank * self.rows_per_rank, (self.rank + 1) * self.rows_per_rank)
         places = [self.order[first + row // siblings] for row in rows]
         self.position += self.rows_per_rank * self.num_ranks // siblings
         completions = self.written(policy, places)
-        asked = [self.prompts[place].conversation for place in places]
-        scores, rewards = self.reward.of(asked, completions)
-        own = [Rewarded(*row) for row in zip(places, completions, scores, rewards, strict=True)]
-        return [row for part in of_all_ranks(own) for row in part]
+        asked = [self.answered(place, completion) for place, completion in zip(places, completions, strict=True)]
+        own = [Written(*row) for row in zip(places, completions, self.reward.scored(asked), strict=True)]
+        everywhere = tuple(row for part in of_all_ranks(own) for row in part)
+        scored = [row.scored for row in everywhere]
+        rewards = self.reward.combined(scored, [row.completion for row in everywhere])
+        return Rewarded(everywhere, rewards, self.reward.rounding(scored))
+
+    def answered(self, place: int, completion: Completion) -> Answered:
+        """Return a completion of that training prompt, as rewards see it."""
+        prompt = self.prompts[place]
+        return Answered(prompt.conversation, completion, self.opening, prompt.answer, prompt.columns)
 
     def written(self, policy: Any, places: Sequence[int]) -> list[Completion]:
         """Return one completion by the policy for each of these prompts."""
@@ -116,58 +176,76 @@ class PolicyRollouts:
                 temperature=self.config.temperature,
             )
 
-    def _batch(self, rows: Sequence[Rewarded]) -> StepBatch:
+    def _batch(self, step: Rewarded) -> StepBatch:
         first = self.rank * self.rows_per_rank
-        own = rows[first : first + self.rows_per_rank]
+        own = step.rows[first : first + self.rows_per_rank]
         return StepBatch(
             prompts=[list(row.completion.prompt_ids) for row in own],
             completions=[list(row.completion.completion_ids) for row in own],
             first_row=first,
-            rewards=torch.tensor([row.reward for row in rows], dtype=torch.float64),
-            lengths=torch.tensor([len(row.completion.completion_ids) for row in rows]),
-            takes_part=torch.ones(len(rows), dtype=torch.bool),
-            rounding=self._rounding(rows),
+            rewards=step.rewards.rewards,
+            lengths=torch.tensor([len(row.completion.completion_ids) for row in step.rows]),
+            takes_part=step.rewards.takes_part,
+            divides=step.rewards.divides,
+            rounding=step.rounding,
         )
 
-    def _figures(self, rows: Sequence[Rewarded], batch: StepBatch) -> dict[str, float]:
-        groups = batch.rewards.view(-1, self.config.num_generations)
-        spread = groups.std(dim=1).mean() if self.config.num_generations > 1 else batch.rewards.std()
-        return {
-            "reward": float(batch.rewards.mean()),
-            "reward_std": float(spread),
-            "score": sum(row.score for row in rows) / len(rows),
+    def _figures(self, step: Rewarded, batch: StepBatch) -> dict[str, float]:
+        """Return the curves of the step's completions; rewards are those of completions that take part."""
+        part, siblings = batch.takes_part, self.config.num_generations
+        found = {
             "completion_length": float(batch.lengths.float().mean()),
-            "ended_fraction": sum(row.completion.ended for row in rows) / len(rows),
+            "ended_fraction": sum(row.completion.ended for row in step.rows) / len(step.rows),
+            **term_curves(self.reward, [row.scored for row in step.rows], batch.lengths),
+        }
+        if part.any():
+            groups = [batch.rewards[part]]
+            if siblings > 1:
+                parts = zip(batch.rewards.view(-1, siblings), part.view(-1, siblings), strict=True)
+                groups = [rewards[has] for rewards, has in parts]
+            spreads = [float(group.std()) for group in groups if len(group) > 1]
+            found["reward"] = float(batch.rewards[part].mean())
+            found["reward_std"] = sum(spreads) / len(spreads) if spreads else 0.0
+        return found
+
+    def _count_without_signal(self, *, any_signal: bool) -> None:
+        """Count steps in a row without signal; stop at the configured number."""
+        self.steps_without_signal = 0 if any_signal else self.steps_without_signal + 1
+        if self.steps_without_signal < self.config.max_steps_without_signal:
+            return
+        most = self.reward.unscorable.most_common(1)
+        why = f" Completions without a value: {most[0][1]:,} because `{most[0][0]}`." if most else ""
+        raise StageError(
+            f"in {self.steps_without_signal} steps in a row (train_policy.max_steps_without_signal), all completions "
+            f"of each prompt had the same reward, so they taught the policy nothing.{why} The prompts are too hard or "
+            "too easy for this policy, or the rewards cannot tell its completions apart. Use other prompts, more "
+            "num_generations, another reward, or a start model that solves some of them."
+        )
+
+    def _not_filled(self, kept: int, *, wanted: int) -> str:
+        return (
+            f"{_MOST_ROUNDS} rounds of {wanted} prompts gave {kept} prompts whose completions differ in their reward; "
+            f"a step needs {wanted} (train_policy.parts.refill of {self.config.algorithm}). The rewards tell nothing "
+            "about most prompts: they are too hard or too easy for this policy. Use other prompts, more "
+            "num_generations, another reward, or set parts.refill to false."
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed training needs, as JSON values."""
+        return {
+            "position": self.position,
+            "steps_without_signal": self.steps_without_signal,
+            "reward": self.reward.state(),
         }
 
-    def _has_signal(self, rows: Sequence[Rewarded]) -> torch.Tensor:
-        """Return [P] bool: the rewards of the prompt's completions differ."""
-        rewards = torch.tensor([row.reward for row in rows], dtype=torch.float64).view(-1, self.config.num_generations)
-        return has_spread(rewards, torch.ones_like(rewards, dtype=torch.bool), rounding=self._rounding(rows))
-
-    def _rounding(self, rows: Sequence[Rewarded]) -> float:
-        return self.reward.reward.rounding([row.score for row in rows])
-
-    def _with_signal(self, rows: Sequence[Rewarded]) -> list[Rewarded]:
-        siblings = self.config.num_generations
-        found = self._has_signal(rows).tolist()
-        return [row for place, row in enumerate(rows) if found[place // siblings]]
-
-    def _share_without_signal(self, rows: Sequence[Rewarded]) -> float:
-        return 1.0 - float(self._has_signal(rows).float().mean())
-
-    def _without_signal(self, kept: Sequence[Rewarded], *, wanted: int) -> str:
-        siblings = self.config.num_generations
-        return (
-            f"{_MOST_ROUNDS} rounds of {wanted // siblings} prompts gave {len(kept) // siblings} prompts whose "
-            f"completions differ in their reward; a step needs {wanted // siblings} (train_policy.parts.refill of "
-            f"{self.config.algorithm}). The rewards tell nothing about most prompts: they are too hard or too easy for "
-            "this policy. Use other prompts, more num_generations, another reward, or set parts.refill to false."
-        )
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from that state."""
+        self.position, self.steps_without_signal = state["position"], state["steps_without_signal"]
+        self.reward.restore(state["reward"])
 
 
 class RolloutsCallback(TrainerCallback):  # type: ignore[misc]
-    """Writes into each checkpoint how many prompts were drawn."""
+    """Writes into each checkpoint the state of the rollouts."""
 
     def __init__(self, rollouts: PolicyRollouts) -> None:
         self._rollouts = rollouts
@@ -176,11 +254,10 @@ class RolloutsCallback(TrainerCallback):  # type: ignore[misc]
         """Write the file, on the first rank."""
         if is_first_rank():
             file = Path(args.output_dir) / f"{CHECKPOINT_PREFIX}{state.global_step}" / ROLLOUTS_FILE
-            write_atomically(file, json.dumps({"position": self._rollouts.position}))
+            write_atomically(file, json.dumps(self._rollouts.state()))
 
 
-def saved_position(checkpoint: Path | None) -> int:
-    """Return how many prompts had been drawn when that checkpoint was written; 0 without one."""
-    if checkpoint is None:
-        return 0
-    return int(json.loads((checkpoint / ROLLOUTS_FILE).read_text(encoding="utf-8"))["position"])
+def restore_rollouts(rollouts: PolicyRollouts, checkpoint: Path | None) -> None:
+    """Go on where the rollouts were when that checkpoint was written; without one, leave them as they are."""
+    if checkpoint is not None:
+        rollouts.restore(json.loads((checkpoint / ROLLOUTS_FILE).read_text(encoding="utf-8")))

@@ -43,6 +43,7 @@ class StepBatch:
         rewards: [R], before the KL.
         lengths: [R] tokens of each completion.
         takes_part: [R] bool.
+        divides: [R / K] bool; false where an advantage is not to be divided by the group's spread.
         rounding: differences of rewards up to this are noise.
         reference: log-probabilities of each row's tokens under the reference; empty without a KL.
         old: the same under the policy that wrote the row; None where the update's own forward gives them.
@@ -55,6 +56,7 @@ class StepBatch:
     rewards: Tensor
     lengths: Tensor
     takes_part: Tensor
+    divides: Tensor
     rounding: float = 0.0
     reference: list[Tensor] = field(default_factory=list)
     old: list[Tensor | None] = field(default_factory=list)
@@ -177,7 +179,7 @@ class PolicyStep:
             pairs = zip(batch.old, batch.reference, waits, strict=True)
             own = [0.0 if late else float(k1(_found(old), reference).sum()) for old, reference, late in pairs]
             rewards = rewards - method.beta * torch.tensor(list(chain.from_iterable(of_all_ranks(own)))).to(rewards)
-        values = self._of_groups(rewards, batch.takes_part, batch.rounding)[batch.own]
+        values = self._of_groups(batch, rewards, torch.arange(len(rewards)))[batch.own]
         batch.advantages = [None if late else value for late, value in zip(waits, values[:, None], strict=True)]
 
     def _fill_late(self, batch: StepBatch, pack: Pack, kl: Tensor) -> None:
@@ -188,15 +190,19 @@ class PolicyStep:
         rows = torch.tensor([row + batch.first_row for row, _ in found])
         own_kl = kl[torch.tensor([place for _, place in found], device=kl.device)].to(batch.rewards)
         rewards = batch.rewards[rows] - self.method.beta * own_kl
-        values = self._of_groups(rewards, batch.takes_part[rows], batch.rounding)
+        values = self._of_groups(batch, rewards, rows)
         for (row, _), value in zip(found, values[:, None], strict=True):
             batch.advantages[row] = value
 
-    def _of_groups(self, rewards: Tensor, takes_part: Tensor, rounding: float) -> Tensor:
-        """Return the advantages of whole groups of K rows each."""
-        more = {"rounding": rounding} if self.method.advantage == "group_spread" else {}
-        shape = (-1, self.num_generations)
-        values = GROUP_ADVANTAGES[self.method.advantage](rewards.view(shape), takes_part.view(shape), **more)
+    def _of_groups(self, batch: StepBatch, rewards: Tensor, rows: Tensor) -> Tensor:
+        """Return the advantages of whole groups of K rows each, from the rewards of these rows of all ranks."""
+        siblings, more = self.num_generations, {}
+        if self.method.advantage == "group_spread":
+            more = {"rounding": batch.rounding, "divides": batch.divides[rows[::siblings] // siblings]}
+        shape = (-1, siblings)
+        values = GROUP_ADVANTAGES[self.method.advantage](
+            rewards.view(shape), batch.takes_part[rows].view(shape), **more
+        )
         return values.flatten().float()
 
     def _token_advantages(self, batch: StepBatch) -> Sequence[Tensor]:

@@ -43,6 +43,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
     Curves: `reward` is the mean reward before the KL; `kl` the mean over completions of log policy − log reference,
     summed over tokens (nats); `kl_per_token` the same per token; `ratio_clipped_fraction` the share of tokens whose
     ratio was limited; `prompts_without_signal_fraction` the share of prompts whose completions have equal rewards.
+    `term_curves` says what those of single rewards are.
 
     Args:
         rollouts: makes the batches.
@@ -101,25 +102,28 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         means = {name: sum(values) / len(values) for name, values in self._figures.items()}
         self._figures.clear()
         super().log({**logs, **means}, start_time)
-        if "reward" in means and self._batch is not None:
+        if "completion_length" in means and self._batch is not None:
             advantages = [[_number(value) for value in part] for part in of_all_ranks(self._batch.advantages)]
             if self._completion_log is not None:
                 self._completion_log.add(self._newest_completions([*chain.from_iterable(advantages)]))
 
     def _newest_completions(self, advantages: Sequence[float]) -> list[dict[str, Any]]:
-        newest = zip(self.rollouts.newest, advantages, strict=True)
+        newest = self.rollouts.newest
+        rows = zip(newest.rows, newest.rewards.rewards.tolist(), advantages, strict=True)
         return [
             {
                 "step": self.state.global_step,
                 "prompt": list(self.rollouts.prompts[row.prompt].conversation),
+                "answer": self.rollouts.prompts[row.prompt].answer,
                 "completion": row.completion.text,
-                "score": row.score,
-                "reward": row.reward,
+                "reward": reward,
                 "advantage": advantage,
                 "num_tokens": len(row.completion.completion_ids),
                 "ended": row.completion.ended,
+                "no_value": "; ".join(row.scored.reasons) or None,
+                **{f"value_{name}": None if math.isnan(value) else value for name, value in row.scored.values.items()},
             }
-            for row, advantage in list(newest)[: self._num_logged_completions]
+            for row, reward, advantage in list(rows)[: self._num_logged_completions]
         ]
 
     def _note(self, figures: dict[str, float]) -> None:

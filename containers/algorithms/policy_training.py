@@ -10,10 +10,11 @@ from transformers import PreTrainedModel, TrainingArguments
 from trl.trainer.utils import disable_dropout_in_model
 
 from containers.algorithms.policy_packing import plan_policy_packing
-from containers.algorithms.policy_rollouts import PolicyRollouts, RolloutsCallback, saved_position
+from containers.algorithms.policy_rollouts import PolicyRollouts, RolloutsCallback, restore_rollouts
 from containers.algorithms.policy_step import PolicyStep
 from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers, curve_metrics
 from containers.contracts.configs.policy_algorithms import contradictions
+from containers.contracts.configs.rewards import reward_contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import COMPLETIONS_FILE
 from containers.contracts.outcome import Metric
@@ -31,13 +32,16 @@ from containers.models.loading import (
 )
 from containers.packing.kernel import try_kernels
 from containers.packing.logps import add_logps, causal_of
-from containers.rewards.base import PolicyReward, start_reward
+from containers.rewards.base import StartedTerm, close_rewards, start_rewards
+from containers.rewards.policy_reward import PolicyReward
+from containers.rewards.trial import try_rewards
 from containers.rollouts.completion_log import CompletionLog
 from containers.rollouts.engines import start_rollouts
 from containers.rollouts.prompts import (
     PromptOrder,
     check_lengths,
     note_policy_template,
+    opening_of,
     read_evaluation_prompts,
     read_training_prompts,
 )
@@ -54,6 +58,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
 
     config_type = TrainPolicyConfig
     log: CompletionLog | None = None
+    rewards: tuple[StartedTerm, ...] = ()
 
     @property
     def algorithm(self) -> str:
@@ -63,8 +68,11 @@ class PolicyTraining(Training[TrainPolicyConfig]):
     def prepare(self) -> Prepared:
         """Load all that training needs, cheap checks first."""
         context, config = self.context, self.config
-        if wrong := dict(contradictions(config.method, num_generations=config.num_generations)):
-            raise BadConfigError("\n".join(f"train_policy.{key}: {text}" for key, text in wrong.items()))
+        if wrong := [
+            *contradictions(config.method, num_generations=config.num_generations),
+            *reward_contradictions(config.rewards),
+        ]:
+            raise BadConfigError("\n".join(f"train_policy.{key}: {text}" for key, text in wrong))
         try_kernels(compute_device(context.spec.profile))
         start, pairs = context.input_path("start_model"), context.input_path("pairs")
         self.tokenizer = load_tokenizer(start, origin=context.input("start_model").origin)
@@ -73,11 +81,15 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         read_evaluation_prompts(pairs, self.tokenizer, config, num_rows=num_rows)
         schedule_of = partial(resolve_policy_schedule, config, global_batch_size=context.spec.batch.global_batch_size)
         schedule_of(num_prompts=len(prompts.prompts))
-        self.reward = start_reward(context, config)
+        self.rewards = start_rewards(context, config)
         self.model = self.untrained_model()
         check_lengths(config, max_positions=position_limit(self.model), name="start model")
         note_policy_template(context, self.tokenizer, prompts.prompts)
-        self.prompts = prompts = self.reward.scorable(context, prompts)
+        for one in self.rewards:
+            prompts = one.reward.scorable(context, prompts)
+        self.prompts = prompts
+        self.opening = opening_of(self.tokenizer)
+        try_rewards(context, config, self.rewards, prompts.prompts, opening=self.opening)
         asked = [prompt.token_ids for prompt in prompts.prompts]
         if prompts.left_out_text:
             context.recorder.note(prompts.left_out_text)
@@ -99,9 +111,10 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         """Build the trainer, with packs if the model supports them."""
         context, config, batch = self.context, self.config, self.context.spec.batch
         if is_first_rank():
-            self.reward.record(context)
-            path = context.checkpoints / _COMPLETION_LOG_FILE
-            self.log = CompletionLog(path, resumed_from_step=checkpoint_step(checkpoint) or 0)
+            for one in self.rewards:
+                one.reward.record(context)
+            path, terms = context.checkpoints / _COMPLETION_LOG_FILE, [term.name for term in config.rewards]
+            self.log = CompletionLog(path, terms=terms, resumed_from_step=checkpoint_step(checkpoint) or 0)
         # Adapters begin with random weights, the same ones on each rank; completions differ from rank to rank.
         set_seed(context.spec.seed)
         policy = apply_lora(self.model, config.lora, task_type="CAUSAL_LM")
@@ -147,25 +160,21 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         return self.untrained_model().requires_grad_(False).eval()
 
     def _rollouts(self, checkpoint: Path | None) -> PolicyRollouts:
-        config, batch, method = self.config, self.context.spec.batch, self.config.method
-        return PolicyRollouts(
+        config, batch = self.config, self.context.spec.batch
+        rollouts = PolicyRollouts(
             config=config,
             prompts=self.prompts.prompts,
             tokenizer=self.tokenizer,
-            reward=PolicyReward(
-                self.reward,
-                longest=config.max_completion_length,
-                missing_eos_penalty=config.missing_eos_penalty,
-                overlong_fraction=method.overlong_fraction,
-                overlong_penalty=method.overlong_penalty,
-            ),
+            reward=PolicyReward(self.rewards, config),
             writing=self.rollouts.writing,
             order=PromptOrder(len(self.prompts.prompts), seed=self.context.spec.seed),
             rows_per_rank=batch.per_device_batch_size * batch.gradient_accumulation_steps,
             rank=own_rank(),
             num_ranks=batch.num_processes,
-            position=saved_position(checkpoint),
+            opening=self.opening,
         )
+        restore_rollouts(rollouts, checkpoint)
+        return rollouts
 
     def _step(self, accelerator: Any, *, reference: PreTrainedModel | None) -> PolicyStep:
         text_config = self.model.config.get_text_config()
@@ -195,8 +204,9 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         return curve_metrics(trainer.state.log_history, num_steps=self.schedule.num_steps)
 
     def close(self) -> None:
-        """Close the rollout engine."""
+        """Close the rollout engine and the rewards."""
         self.rollouts.close()
+        close_rewards(self.rewards)
 
 
 def resolve_policy_schedule(config: TrainPolicyConfig, *, num_prompts: int, global_batch_size: int) -> ResolvedSchedule:

@@ -209,9 +209,7 @@ def _paths(scorer: RewardScorer, conversations: Sequence[Conversation]) -> dict[
     reward = ModelReward(
         policy_scorer(scorer.model, scorer.tokenizer, batch_size=scorer.batch_size, batch_tokens=scorer.batch_tokens)
     )
-    paths["scorer of the policy stage"] = reward.scores(
-        [conversation[:-1] for conversation in conversations], [conversation[-1:] for conversation in conversations]
-    )
+    paths["scorer of the policy stage"] = reward.scores(conversations)
     return paths
 
 

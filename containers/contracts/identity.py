@@ -7,6 +7,7 @@ from typing import Any
 
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.policy_algorithms import AlgorithmParts
+from containers.contracts.configs.rewards import PythonTerm
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
@@ -93,15 +94,24 @@ def identity_key(identity: Identity) -> str:
 
 
 def _what_matters(config: StageConfig) -> StageConfig:
-    """The configuration without what changes no result: where suites are stored, and settings of mere checks.
+    """The configuration without what changes no result: where suites and code are stored, settings of mere checks.
 
     An algorithm counts with all of its parts, since their table is no part of the program.
     """
     if isinstance(config, TrainPolicyConfig):
         method = config.method.model_dump()
         beta = method.pop("beta")
+        rewards = tuple(
+            term.model_copy(update={"file": "reward.py"}) if isinstance(term, PythonTerm) else term
+            for term in config.rewards
+        )
         return config.model_copy(
-            update={"evaluation_prompt_length": None, "parts": AlgorithmParts(**method), "beta": beta}
+            update={
+                "evaluation_prompt_length": None,
+                "parts": AlgorithmParts(**method),
+                "beta": beta,
+                "rewards": rewards,
+            }
         )
     if not isinstance(config, EvaluateRewardModelConfig):
         return config

@@ -94,6 +94,7 @@ DESCRIBING_FILES = (
 CERTIFICATE_FILE = "certificate.json"
 POLICY_EVALUATION_FILE = "policy_evaluation.json"
 COMPLETIONS_FILE = "completions.parquet"
+REWARD_TRIAL_FILE = "reward_trial.json"
 SCORES_FILE = "scores.jsonl"
 REPORT_HTML_FILE = "report.html"
 REPORT_MARKDOWN_FILE = "report.md"

@@ -199,7 +199,7 @@ def members_of(config: StageConfig) -> tuple[str, ...]:
     elif isinstance(config, TrainPolicyConfig):
         return (
             OBJECTIVES.module_of(config.method.objective),
-            REWARDS.module_of(config.reward),
+            *dict.fromkeys(REWARDS.module_of(term.type) for term in config.rewards),
             ROLLOUT_ENGINES.module_of(config.rollout_engine),
         )
     else:

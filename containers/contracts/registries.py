@@ -50,8 +50,23 @@ BENCHMARKS = Registry(
     }
 )
 
-# `train_policy.reward`: each starts a `containers.rewards.base.Reward`.
-REWARDS = Registry({"reward_model": "containers.rewards.reward_model:start"})
+# `train_policy.rewards[].type`: each starts a `containers.rewards.base.Reward`. The keys of each type are a class in
+# `containers.contracts.configs.rewards`.
+REWARDS = Registry(
+    {
+        "reward_model": "containers.rewards.reward_model:start",
+        "math": "containers.rewards.math:start",
+        "exact": "containers.rewards.exact:start",
+        "regex": "containers.rewards.regex:start",
+        "format": "containers.rewards.format:start",
+        "json_schema": "containers.rewards.json_schema:start",
+        "length": "containers.rewards.length:start",
+        "keywords": "containers.rewards.keywords:start",
+        "repetition": "containers.rewards.repetition:start",
+        "language": "containers.rewards.language:start",
+        "python": "containers.rewards.python:start",
+    }
+)
 
 # `train_policy.rollout_engine`: each starts an engine that writes completions; see `containers.rollouts.engines`.
 ROLLOUT_ENGINES = Registry(
@@ -73,13 +88,11 @@ RUNTIMES = Registry(
 
 if TYPE_CHECKING:
     BenchmarkName = str
-    RewardName = str
     RolloutEngine = str
     RuntimeName = str
     RuntimeKind = str
 else:
     BenchmarkName = Literal[tuple(BENCHMARKS)]
-    RewardName = Literal[tuple(REWARDS)]
     RolloutEngine = Literal[tuple(ROLLOUT_ENGINES)]
     RuntimeName = Literal[tuple(RUNTIMES)]
     RuntimeKind = Literal[("auto", *RUNTIMES)]

@@ -36,20 +36,20 @@ def normalisation_of(folder: Path, *, origin: str) -> ScoreStatistics:
         MissingPrerequisiteError: there are none, they cannot be read, or the scores do not differ.
     """
     path = folder / SCORE_STATISTICS_FILE
-    advice = "Set train_policy.normalise_rewards to false, or train the reward model with this pipeline."
+    advice = "Set `normalise: off` there, or train the reward model with this pipeline."
     try:
         found = ScoreStatistics.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it holds something else"
         raise MissingPrerequisiteError(
-            f"train_policy.normalise_rewards needs the mean and standard deviation of the reward model's scores, and "
-            f"{path.name} of {origin or folder} cannot be read: {why}. {advice}"
+            f"train_policy.rewards, normalise: validation needs the mean and standard deviation of the reward model's "
+            f"scores, and {path.name} of {origin or folder} cannot be read: {why}. {advice}"
         ) from error
     if found.standard_deviation < _LEAST_SPREAD * max(1.0, abs(found.mean)):
         raise MissingPrerequisiteError(
-            f"train_policy.normalise_rewards cannot divide by the standard deviation of the reward model's scores: it "
-            f"is {found.standard_deviation:g} over {found.num_scores:,} scores ({origin or folder}). The model gives "
-            f"everything the same score."
+            f"train_policy.rewards, normalise: validation cannot divide by the standard deviation of the reward "
+            f"model's scores: it is {found.standard_deviation:g} over {found.num_scores:,} scores "
+            f"({origin or folder}). The model gives everything the same score."
         )
     return found
 

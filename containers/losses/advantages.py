@@ -35,19 +35,25 @@ def group(rewards: Tensor, takes_part: Tensor) -> Tensor:
     return torch.where(takes_part, rewards - _mean(rewards, takes_part), 0.0)
 
 
-def group_spread(rewards: Tensor, takes_part: Tensor, *, rounding: float = 0.0) -> Tensor:
+def group_spread(
+    rewards: Tensor, takes_part: Tensor, *, rounding: float = 0.0, divides: Tensor | None = None
+) -> Tensor:
     """Return `group` divided by the group's standard deviation (with N - 1); shapes as `leave_one_out`.
 
     Args:
         rounding: differences of rewards up to this are noise. A group whose rewards lie within it has advantages of 0:
             divided by its spread, noise of 1e-3 would give advantages as large as those of real differences.
+        divides: [P] bool; groups of which it is false get `group`. None: all are divided.
 
     Source: Shao et al. 2024 (GRPO), arXiv:2402.03300, section 4.1.2. TRL adds 1e-4 to the deviation; so does this.
     Example: rewards [1, 0, 0.5] have the deviation 0.5 and give [1, -1, 0], up to that 1e-4.
     """
     centred = group(rewards, takes_part)
     deviation = (centred.square().sum(dim=1, keepdim=True) / _others(takes_part)).sqrt()
-    return torch.where(has_spread(rewards, takes_part, rounding=rounding)[:, None], centred / (deviation + 1e-4), 0.0)
+    divided = centred / (deviation + 1e-4)
+    if divides is not None:
+        divided = torch.where(divides[:, None], divided, centred)
+    return torch.where(has_spread(rewards, takes_part, rounding=rounding)[:, None], divided, 0.0)
 
 
 def batch_spread(values: Tensor) -> Tensor:

@@ -64,6 +64,24 @@ CURVE_PLOTS: Mapping[StageName, tuple[CurvePlot, ...]] = {
     ),
 }
 
+# The ends of a reward's curves beside `value_NAME` itself.
+_VALUE_STATISTICS = ("_std", "_same_fraction", "_length_correlation")
+
+
+def curve_plots(stage: StageName, curves: Curves) -> tuple[CurvePlot, ...]:
+    """Return the plots of a training, those that tell most first; several rewards have one plot together."""
+    plots = CURVE_PLOTS.get(stage, ())
+    found = {name.removeprefix("value_"): name for name in curves.points if name.startswith("value_")}
+    own = {name: curve for name, curve in found.items() if not _is_statistic(name, found)}
+    if stage is not StageName.TRAIN_POLICY or len(own) < 2:
+        return plots
+    values = CurvePlot("Value of each reward, before its weight", "value", tuple(own.items()))
+    return (*plots[:2], values, *plots[2:])
+
+
+def _is_statistic(name: str, found: Mapping[str, str]) -> bool:
+    return any(name.endswith(end) and name.removesuffix(end) in found for end in _VALUE_STATISTICS)
+
 
 def read_curves(path: Path) -> Curves:
     """Read the curves of `curves.jsonl`. Lines cut short by a kill are skipped; NaN and infinity are kept as text.

@@ -9,7 +9,7 @@ from containers.contracts.records import PolicyEvaluation
 from containers.document.model import Plot
 from containers.formatting import humanize
 from containers.report import figures
-from containers.report.curves import CURVE_PLOTS, Curves
+from containers.report.curves import Curves, curve_plots
 
 _LENGTH_DIFFERENCE = "length difference"
 
@@ -28,7 +28,7 @@ def training_plots(stage: StageName, curves: Curves, *, most: int | None = None)
             salt=f"{stage} {plot.title}",
             note=plot.note,
         )
-        for plot in CURVE_PLOTS.get(stage, ())[:most]
+        for plot in curve_plots(stage, curves)[:most]
     )
 
 

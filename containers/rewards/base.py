@@ -1,95 +1,118 @@
-"""Rewards of completions; a reward starts by its configured name.
+"""Rewards of completions; each term of `train_policy.rewards` starts the reward that its type names.
 
-Each reward is its own module, with a `start` that takes the arguments of `start_reward`; the registry names it.
+Each reward is its own module, with a `start` that takes the stage's context and configuration and its own term; the
+registry names it.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
+from containers.contracts.configs.rewards import RewardTerm
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.registries import REWARDS
 from containers.harness.context import StageContext
 from containers.rollouts.generate import Completion
 from containers.rollouts.prompts import PolicyPrompts
 
-# P * K each, in order: the turns of a prompt, and one assistant message.
-Prompts: TypeAlias = Sequence[Sequence[Mapping[str, str]]]
-Completions: TypeAlias = Sequence[Sequence[Mapping[str, str]]]
+
+@dataclass(frozen=True)
+class Answered:
+    """A prompt with one completion, as a reward sees it.
+
+    Attributes:
+        conversation: the turns of the prompt.
+        opening: what the chat template wrote for the policy after the prompt, such as `<think>`.
+        answer: the prompt's reference answer, if it has one.
+        columns: further columns of the prompt's row.
+    """
+
+    conversation: Sequence[Mapping[str, str]]
+    completion: Completion
+    opening: str = ""
+    answer: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The text of the completion, without special tokens."""
+        return self.completion.text
+
+
+@dataclass(frozen=True)
+class NoValue:
+    """Why a reward cannot tell; such a completion trains nothing, and is counted by this text."""
+
+    reason: str
+
+
+Value: TypeAlias = float | NoValue
 
 
 class Reward(ABC):
-    """Scores completions, and turns the scores into rewards."""
+    """Gives completions values, and turns them into rewards."""
 
     @abstractmethod
-    def scores(self, prompts: Prompts, completions: Completions) -> list[float]:
-        """Return the score of each completion, as the score curve shows it."""
+    def values(self, answered: Sequence[Answered]) -> list[Value]:
+        """Return the value of each completion, as the term's curve shows it, or why it has none."""
 
-    def rewards(self, scores: Sequence[float]) -> list[float]:
-        """Return the reward of each score; the score itself unless a subclass overrides this."""
-        return list(scores)
+    def rewards(self, values: Sequence[float]) -> list[float]:
+        """Return the reward of each value; the value itself unless a subclass overrides this."""
+        return list(values)
 
-    def rounding(self, scores: Sequence[float]) -> float:
-        """Return up to which difference rewards of these scores are alike but for rounding, and so no signal."""
+    def rounding(self, values: Sequence[float]) -> float:
+        """Return up to which difference rewards of these values are alike but for rounding, and so no signal."""
         return 0.0
 
     def scorable(self, context: StageContext, prompts: PolicyPrompts) -> PolicyPrompts:
-        """Return the prompts whose completions can be scored, with a text about those left out."""
+        """Return the prompts whose completions can have a value, with a text about those left out."""
         return prompts
 
     def record(self, context: StageContext) -> None:  # noqa: B027 - it need not
         """Write a description of this reward for the report; called by the first rank."""
 
-
-def start_reward(context: StageContext, config: TrainPolicyConfig) -> Reward:
-    """Load the configured reward.
-
-    Raises:
-        MissingPrerequisiteError: an input of the reward is missing.
-        BadConfigError: the reward cannot score completions of this configuration.
-    """
-    started: Reward = REWARDS[config.reward](context, config)
-    return started
+    def close(self) -> None:  # noqa: B027 - it need not
+        """End what this reward started."""
 
 
 @dataclass(frozen=True)
-class PolicyReward:
-    """Reward of a completion in training: the configured reward, less penalties for its length and its end.
+class StartedTerm:
+    """A term with its reward."""
 
-    Attributes:
-        longest: maximum tokens of a completion.
-        missing_eos_penalty: subtracted if the completion was cut off.
-        overlong_fraction: the share of `longest` in which the reward falls by up to `overlong_penalty`.
-    """
-
+    term: RewardTerm
     reward: Reward
-    longest: int
-    missing_eos_penalty: float = 0.0
-    overlong_fraction: float = 0.0
-    overlong_penalty: float = 0.0
 
-    def of(self, prompts: Prompts, completions: Sequence[Completion]) -> tuple[list[float], list[float]]:
-        """Return the score and the reward of each completion, in order.
+    def scored(self, answered: Sequence[Answered]) -> tuple[list[float], list[float], list[str]]:
+        """Return the value, the reward and the reason of each completion; NaN where it cannot tell, else no reason."""
+        found = self.reward.values(answered)
+        known = [place for place, value in enumerate(found) if not isinstance(value, NoValue)]
+        numbers = [value for value in found if not isinstance(value, NoValue)]
+        values, rewards = [math.nan] * len(found), [math.nan] * len(found)
+        for place, value, reward in zip(known, numbers, self.reward.rewards(numbers), strict=True):
+            values[place], rewards[place] = value, reward
+        return values, rewards, [value.reason if isinstance(value, NoValue) else "" for value in found]
 
-        Raises:
-            DivergedError: a score is not finite.
 
-        Example: a completion that was cut off, of score 0.5, with a penalty of 1.0 has the reward -0.5.
-        """
-        replies = [[{"role": "assistant", "content": completion.text}] for completion in completions]
-        scores = self.reward.scores(prompts, replies)
-        pairs = zip(self.reward.rewards(scores), completions, strict=True)
-        return scores, [reward - self._penalty(completion) for reward, completion in pairs]
+def start_rewards(context: StageContext, config: TrainPolicyConfig) -> tuple[StartedTerm, ...]:
+    """Start the reward of each term; if one cannot start, those before it are closed.
 
-    def _penalty(self, completion: Completion) -> float:
-        """Return what is subtracted; for the length as in Yu et al. 2025 (DAPO), arXiv:2503.14476, eq. 13.
+    Raises:
+        MissingPrerequisiteError: an input of a reward is missing.
+        BadConfigError: a reward cannot score completions of this configuration.
+    """
+    started: list[StartedTerm] = []
+    try:
+        for term in config.rewards:
+            started.append(StartedTerm(term, REWARDS[term.type](context, config, term)))
+    except BaseException:
+        close_rewards(started)
+        raise
+    return tuple(started)
 
-        Example: of at most 100 tokens, with a fraction of 0.2 and a penalty of 1, 90 tokens cost 0.5.
-        """
-        found = 0.0 if completion.ended else self.missing_eos_penalty
-        if self.overlong_penalty:
-            room = self.overlong_fraction * self.longest
-            into = len(completion.completion_ids) - (self.longest - room)
-            found += self.overlong_penalty * min(max(into / room, 0.0), 1.0)
-        return found
+
+def close_rewards(started: Sequence[StartedTerm]) -> None:
+    """End what the rewards started."""
+    for one in started:
+        one.reward.close()

@@ -6,13 +6,14 @@ silently replace NaN by a zero advantage.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from containers.contracts.certificate import Certificate, ScoreStatistics
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.rewards import RewardModelTerm
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_INPUT
 from containers.distributed.devices import compute_device, compute_dtype
@@ -20,7 +21,7 @@ from containers.evals.score_statistics import normalisation_of, normalised
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import load_reward_model, load_tokenizer, position_limit, reward_model_folder
-from containers.rewards.base import Completions, Prompts, Reward
+from containers.rewards.base import Answered, Reward, Value
 from containers.rollouts.prompts import PolicyPrompts, check_lengths, note_reward_model_template
 from containers.scoring.scorer import RewardScorer, score_head_sha256
 
@@ -38,18 +39,23 @@ class ModelReward(Reward):
         self._scorer = scorer
         self._normalisation = normalisation
 
-    def scores(self, prompts: Prompts, completions: Completions) -> list[float]:
+    def scores(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[float]:
+        """Return the score of each whole conversation; raises the errors of the scorer's `score_written`."""
+        return self._scorer.score_written(conversations)
+
+    def values(self, answered: Sequence[Answered]) -> list[Value]:
         """Return the score of each completion; raises the errors of the scorer's `score_written`."""
-        whole = [[*prompt, *reply] for prompt, reply in zip(prompts, completions, strict=True)]
-        return self._scorer.score_written(whole)
+        answers = [{"role": "assistant", "content": one.text} for one in answered]
+        whole = [[*one.conversation, answer] for one, answer in zip(answered, answers, strict=True)]
+        return list(self.scores(whole))
 
-    def rewards(self, scores: Sequence[float]) -> list[float]:
+    def rewards(self, values: Sequence[float]) -> list[float]:
         """Return the scores, or their distances above the mean in standard deviations."""
-        return list(scores) if self._normalisation is None else normalised(scores, self._normalisation)
+        return list(values) if self._normalisation is None else normalised(values, self._normalisation)
 
-    def rounding(self, scores: Sequence[float]) -> float:
+    def rounding(self, values: Sequence[float]) -> float:
         """Return the rounding of the model's number type at the largest score, at least at 1."""
-        largest = max(1.0, max(map(abs, scores), default=0.0))
+        largest = max(1.0, max(map(abs, values), default=0.0))
         scale = 1.0 if self._normalisation is None else self._normalisation.standard_deviation
         return float(torch.finfo(self._scorer.model.dtype).eps) * largest / scale
 
@@ -67,17 +73,17 @@ class ModelReward(Reward):
         (context.output / _REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")
 
 
-def start(context: StageContext, config: TrainPolicyConfig) -> Reward:
+def start(context: StageContext, config: TrainPolicyConfig, term: RewardModelTerm) -> Reward:
     """Load the stage's reward model, which must have a certificate and positions for the longest conversation."""
     require_certificate(context)
     scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
     check_lengths(config, max_positions=scorer.max_length, name="reward model")
-    return ModelReward(scorer, normalisation=_normalisation(context, config))
+    return ModelReward(scorer, normalisation=_normalisation(context, term))
 
 
-def _normalisation(context: StageContext, config: TrainPolicyConfig) -> ScoreStatistics | None:
-    """Return mean and standard deviation of the reward model's scores if rewards are normalised; note them."""
-    if not config.normalise_rewards:
+def _normalisation(context: StageContext, term: RewardModelTerm) -> ScoreStatistics | None:
+    """Return mean and standard deviation of the reward model's scores if rewards are normalised by them; note them."""
+    if term.normalise != "validation":
         return None
     item = context.input("reward_model")
     found = normalisation_of(reward_model_folder(context.input_path("reward_model")), origin=item.origin)

@@ -12,18 +12,17 @@ import pyarrow.parquet as parquet
 from containers.contracts.digests import write_atomically
 
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-_SCHEMA = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("prompt", _MESSAGES),
-        ("completion", pa.string()),
-        ("score", pa.float64()),
-        ("reward", pa.float64()),
-        ("advantage", pa.float64()),
-        ("num_tokens", pa.int64()),
-        ("ended", pa.bool_()),
-    ]
-)
+_COLUMNS = [
+    ("step", pa.int64()),
+    ("prompt", _MESSAGES),
+    ("answer", pa.string()),
+    ("completion", pa.string()),
+    ("reward", pa.float64()),
+    ("advantage", pa.float64()),
+    ("num_tokens", pa.int64()),
+    ("ended", pa.bool_()),
+    ("no_value", pa.string()),
+]
 
 
 class CompletionLog:
@@ -31,14 +30,16 @@ class CompletionLog:
 
     Args:
         path: the file; its folder exists.
+        terms: names of the reward's terms, each with a column `value_NAME`.
         resumed_from_step: rows of later steps are dropped, because those steps run again. 0: starts empty.
 
     Attributes:
         num_unreadable: number of skipped lines that a full disk or a power cut left unreadable.
     """
 
-    def __init__(self, path: Path, *, resumed_from_step: int) -> None:
+    def __init__(self, path: Path, *, terms: Sequence[str], resumed_from_step: int) -> None:
         self.num_unreadable = 0
+        self._schema = pa.schema([*_COLUMNS, *((f"value_{term}", pa.float64()) for term in terms)])
         self._path = path
         kept = [row for row in self._rows() if row["step"] <= resumed_from_step]
         write_atomically(path, "".join(_line(row) for row in kept))
@@ -52,7 +53,7 @@ class CompletionLog:
 
     def write_parquet(self, path: Path) -> None:
         """Write all rows so far as a parquet file."""
-        parquet.write_table(pa.Table.from_pylist(self._rows(), schema=_SCHEMA), path)
+        parquet.write_table(pa.Table.from_pylist(self._rows(), schema=self._schema), path)
 
     def _rows(self) -> list[dict[str, Any]]:
         """Return all readable rows; a killed attempt may have left the last one unfinished."""
@@ -61,7 +62,7 @@ class CompletionLog:
         for line in filter(None, text.split("\n")):
             try:
                 row = json.loads(line)
-                rows.append({name: row[name] for name in _SCHEMA.names})
+                rows.append({name: row[name] for name in self._schema.names})
             except (ValueError, KeyError, TypeError):
                 num_unreadable += 1
         self.num_unreadable = max(self.num_unreadable, num_unreadable)

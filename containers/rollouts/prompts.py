@@ -3,9 +3,10 @@
 Losses by the chat templates of policy and reward model are noted before the first rollout.
 """
 
+import json
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
-from containers.models.chat_template import peculiarities
+from containers.models.chat_template import ANSWER_AT_ONCE, peculiarities
 from containers.models.template_losses import TemplateLosses
 from containers.models.token_batches import prompt_token_ids, tokens_of_all
 from containers.models.tokenizer_loading import token_without_row, without_row_text
@@ -31,12 +32,19 @@ _MIN_EVAL_PROMPTS = 2
 
 @dataclass(frozen=True)
 class PolicyPrompt:
-    """One prompt of the policy: its conversation, and its token ids up to where the assistant begins."""
+    """One prompt of the policy: its conversation, and its token ids up to where the assistant begins.
+
+    Attributes:
+        answer: the reference answer; None if it has none.
+        columns: further columns of its row.
+    """
 
     prompt_id: str
     domain: str
     conversation: tuple[dict[str, str], ...]
     token_ids: tuple[int, ...]
+    answer: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,12 @@ def _that_fit(
     encoded = prompt_token_ids(tokenizer, conversations)
     short = [
         PolicyPrompt(
-            prompt_id=row["prompt_id"], domain=row["domain"] or "", conversation=tuple(turns), token_ids=tuple(ids)
+            prompt_id=row["prompt_id"],
+            domain=row["domain"] or "",
+            conversation=tuple(turns),
+            token_ids=tuple(ids),
+            answer=row.get("answer"),
+            columns=json.loads(row.get("columns") or "{}"),
         )
         for row, turns, ids in zip(rows, conversations, encoded, strict=True)
         if len(ids) <= max_length
@@ -172,7 +185,9 @@ def _that_fit(
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     try:
-        rows: list[dict[str, Any]] = parquet.read_table(path, columns=["prompt", "domain", "prompt_id"]).to_pylist()
+        table = parquet.read_table(path)
+        table.select(["prompt", "domain", "prompt_id"])  # each must be there
+        rows: list[dict[str, Any]] = table.to_pylist()
     except Exception as error:
         raise MissingPrerequisiteError(f"{path} is no readable parquet file of prompts: {error}") from error
     return rows
@@ -236,6 +251,16 @@ def with_completions(input_ids: Tensor, completions: Sequence[Sequence[int]], *,
     for row, tokens in enumerate(completions):
         tails[row, : len(tokens)] = torch.tensor(tokens, device=input_ids.device)
     return torch.cat([input_ids, tails], dim=1)
+
+
+def opening_of(tokenizer: Any) -> str:
+    """Return the text that the chat template writes for the policy after a prompt, such as `assistant: <think>`."""
+    question = [{"role": "user", "content": "question"}]
+    plain, opened = (
+        str(tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=opens, **ANSWER_AT_ONCE))
+        for opens in (False, True)
+    )
+    return opened.removeprefix(plain) if opened.startswith(plain) else ""
 
 
 def note_policy_template(context: StageContext, tokenizer: Any, prompts: Sequence[PolicyPrompt]) -> None:

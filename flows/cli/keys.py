@@ -87,7 +87,8 @@ def _hint(word: str, sections: tuple[ConfigSection, ...]) -> str:
 
 
 def _section_text(section: ConfigSection) -> str:
-    title = f"{section.path}: {section.text}" if section.path else section.text
+    of_type = f", type {section.type_name}" if section.type_name else ""
+    title = f"{section.path}{of_type}: {section.text}" if section.path else section.text
     return "\n".join([textwrap.fill(title, _WIDTH), *(_key_text(key) for key in section.keys)])
 
 
@@ -108,12 +109,13 @@ def _table(section: ConfigSection) -> str:
         rows.append(f"| {linked} | {_cell(key.kind)} | {default} | {_cell(key.text)} |")
     note = _NOTES.get(section.path)
     paragraphs = [f"{_heading(section)}\n", f"{_cell(section.text)}\n", *([f"{note}\n"] if note else [])]
-    return "\n".join([*paragraphs, *rows, ""])
+    return "\n".join([*paragraphs, *(rows if section.keys else []), *([""] if section.keys else [])])
 
 
 def _heading(section: ConfigSection) -> str:
     if section.is_item:
-        return f"### Each item of `{section.path.removesuffix('.N')}`"
+        of_type = f" of type `{section.type_name}`" if section.type_name else ""
+        return f"### Each item of `{section.path.removesuffix('.N')}`{of_type}"
     return f"## `{section.path}`" if section.path else "## Top of the file"
 
 

@@ -1,6 +1,7 @@
 """Settings that only a run configuration may set, not a form: those that choose code, and databases with options.
 
-Code comes from the runtime and its image, from a reader of rows, and from variables that name libraries to load.
+Code comes from the runtime and its image, from a reader of rows, from a reward of the user's own, and from variables
+that name libraries to load.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,8 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from containers.contracts.configs.rewards import PythonTerm
 from flows.forms.folders import require_outputs_inside
 from tasks.config.errors import ConfigError, InvalidConfigError, Mistake
+from tasks.config.file_texts import put_reward_code
 from tasks.config.loading import config_files
 from tasks.config.run import RunConfig
 from tasks.config.sections import RuntimeSection
@@ -36,6 +39,7 @@ def require_allowed(config: RunConfig, path: Path) -> None:
     mistakes = [
         *_runtime_mistakes(config, tree, path),
         *_reader_mistakes(config, tree, path),
+        *_reward_mistakes(config, tree, path),
         *_variable_mistakes(config, tree, path),
         *_database_mistakes(config, tree, path),
     ]
@@ -70,6 +74,24 @@ def _reader_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> 
                 key,
                 f"`{_shown(reader)}` found, but a form does not choose it: a reader is a program. Without Docker it "
                 f"runs with the serving user's rights. Name it in a run configuration such as {path}.",
+            )
+
+
+def _reward_mistakes(config: RunConfig, tree: dict[str, Any], path: Path) -> Iterator[Mistake]:
+    """Refuse functions that only the form names, or changes: they run in the stage."""
+    put_reward_code(tree)
+    terms = _section(tree, "train_policy").get("rewards")
+    known = [
+        (term.get("file"), term.get("code"))
+        for term in (terms if isinstance(terms, list) else ())
+        if isinstance(term, Mapping)
+    ]
+    for place, term in enumerate(config.train_policy.rewards):
+        if isinstance(term, PythonTerm) and (term.file, term.code) not in known:
+            yield Mistake(
+                f"train_policy.rewards.{place}.file",
+                f"`{_shown(term.file)}` found, but a form does not choose it: a reward function is a program. Name it "
+                f"in a run configuration such as {path}.",
             )
 
 

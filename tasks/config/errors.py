@@ -62,6 +62,8 @@ _BOUNDS = {
     "less_than_equal": ("le", "le", "at most"),
 }
 
+_TAG_ERRORS = ("union_tag_invalid", "union_tag_not_found")
+
 
 class ConfigError(Exception):
     """The configuration cannot be used; the message says what, why and what to do."""
@@ -142,7 +144,8 @@ def mistakes_of(error: ValidationError, model: type[BaseModel], *, prefix: str =
             found.extend(inner.mistakes)
             continue
         loc = item["loc"]
-        key = ".".join(str(part) for part in ((prefix, *loc) if prefix else loc))
+        named = [*_walked(loc, model)[1], *(["type"] if item["type"] in _TAG_ERRORS else [])]
+        key = ".".join(str(part) for part in ([prefix, *named] if prefix else named))
         found.append(Mistake(key, _text(item["type"], loc, item["input"], item.get("ctx", {}), item["msg"], model)))
     return found
 
@@ -159,14 +162,18 @@ def keys_of(model: type[BaseModel]) -> list[str]:
     return [name for name in model.model_fields if name not in _NOT_FOR_PEOPLE]
 
 
-def section_model(annotation: Any) -> type[BaseModel] | None:
-    """The model in an annotation, also inside `| None`, `Annotated` and tuples; None if it has none."""
+def section_models(annotation: Any) -> tuple[type[BaseModel], ...]:
+    """The models in an annotation, also inside `| None`, `Annotated` and tuples; several where `type` tells which."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+        return (annotation,)
     if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated, tuple):
-        models = (section_model(part) for part in typing.get_args(annotation))
-        return next((model for model in models if model is not None), None)
-    return None
+        return tuple(model for part in typing.get_args(annotation) for model in section_models(part))
+    return ()
+
+
+def section_model(annotation: Any) -> type[BaseModel] | None:
+    """The first model in an annotation; None if it has none."""
+    return next(iter(section_models(annotation)), None)
 
 
 def meant_place(loc: tuple[int | str, ...], model: type[BaseModel]) -> tuple[int | str, ...] | None:
@@ -193,6 +200,11 @@ def _text(
     help_text = f" {field.description.rstrip('.')}." if field is not None and field.description else ""
     if kind == "extra_forbidden":
         return " ".join((_unknown_key(loc, model), *_variables_in(loc, value)))
+    if kind == "union_tag_not_found":
+        return "is missing: it says which keys this item has; docs/configuration.md lists the types."
+    if kind == "union_tag_invalid":
+        expected = [part.strip("'") for part in ctx["expected_tags"].split(", ")]
+        return f"`{ctx['tag']}` is no type of such an item. {near_match(str(ctx['tag']), expected)}"
     if kind == "missing":
         return f"is missing.{help_text}"
     if kind in _BOUNDS:
@@ -241,22 +253,31 @@ def _paths_to(name: str, model: type[BaseModel], above: tuple[int | str, ...]) -
             yield from _paths_to(name, inner, (*above, key))
 
 
-def _model_at(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseModel] | None:
-    current: type[BaseModel] | None = model
+def _walked(loc: Sequence[int | str], model: type[BaseModel]) -> tuple[type[BaseModel] | None, list[int | str]]:
+    """Return the model at that place, and the place as users write it: pydantic puts the `type` of an item into it."""
+    models: tuple[type[BaseModel], ...] = (model,)
+    named = list[int | str]()
     for part in loc:
-        if isinstance(part, int):
+        if len(models) > 1 and (of_type := [one for one in models if one.model_fields["type"].default == part]):
+            models = (of_type[0],)
             continue
-        field = current.model_fields.get(part) if current is not None else None
-        current = section_model(field.annotation) if field is not None else None
-    return current
+        named.append(part)
+        if not isinstance(part, int):
+            field = models[0].model_fields.get(part) if models else None
+            models = section_models(field.annotation) if field is not None else ()
+    return (models[0] if models else None), named
+
+
+def _model_at(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseModel] | None:
+    return _walked(loc, model)[0]
 
 
 def _field_at(model: type[BaseModel], loc: Sequence[int | str]) -> FieldInfo | None:
-    names = [part for part in loc if isinstance(part, str)]
+    names = [place for place, part in enumerate(loc) if isinstance(part, str)]
     if not names:
         return None
-    section = _model_at(model, names[:-1])
-    return section.model_fields.get(names[-1]) if section is not None else None
+    section = _model_at(model, loc[: names[-1]])
+    return section.model_fields.get(str(loc[names[-1]])) if section is not None else None
 
 
 def _shown(value: Any) -> str:

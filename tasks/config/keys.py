@@ -3,19 +3,19 @@
 import enum
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import annotated_types
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
-from tasks.config.errors import keys_of, section_model
+from tasks.config.errors import keys_of, section_model, section_models
 from tasks.config.run import RunConfig
 
 REQUIRED = "required"
@@ -32,6 +32,7 @@ _WORDS: dict[Any, str] = {
     Path: "path",
     StageName: "name of a stage",
     GpuProfile: "name of a profile, or section",
+    JsonValue: "anything",
 }
 _FAR_AWAY = 1_000_000
 _SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
@@ -63,12 +64,14 @@ class ConfigSection:
         text: one sentence.
         keys: with those of the sections inside it.
         is_item: whether it describes each item of a list.
+        type_name: of items with different keys, the `type` that has these; empty for keys of all.
     """
 
     path: str
     text: str
     keys: tuple[ConfigKey, ...]
     is_item: bool = False
+    type_name: str = ""
 
 
 def config_sections() -> tuple[ConfigSection, ...]:
@@ -86,20 +89,51 @@ def _sections(path: str, model: type[BaseModel], default: object, *, is_item: bo
     found = list(_keys(path, model, default))
     sentence = " ".join((model.__doc__ or "").partition("\n\n")[0].split())
     yield ConfigSection(path, sentence, tuple(key for key, _ in found), is_item=is_item)
-    for key, item in found:
-        if item is not None:
-            yield from _sections(f"{key.path}.N", item, PydanticUndefined, is_item=True)
+    for key, items in found:
+        if len(items) == 1:
+            yield from _sections(f"{key.path}.N", items[0], PydanticUndefined, is_item=True)
+        elif items:
+            yield from _sections_by_type(f"{key.path}.N", items)
 
 
-def _keys(path: str, model: type[BaseModel], default: object) -> Iterator[tuple[ConfigKey, type[BaseModel] | None]]:
-    """The keys of a section and of those inside it, each with the model of its items if it is a list of sections."""
+def _sections_by_type(path: str, models: Sequence[type[BaseModel]]) -> Iterator[ConfigSection]:
+    """The keys that items of all types have, then for each type its own."""
+    shared = _shared_base(models)
+    types_text = ", ".join(f"`{model.model_fields['type'].default}`" for model in models)
+    kind = ConfigKey(f"{path}.type", "text", REQUIRED, f"Decides which further keys it has: {types_text}")
+    yield ConfigSection(path, "What items of every type have.", (kind, *_own_keys(path, shared, ())), is_item=True)
+    for model in models:
+        name = str(model.model_fields["type"].default)
+        sentence = " ".join((model.__doc__ or "").partition("\n\n")[0].split())
+        yield ConfigSection(path, sentence, _own_keys(path, model, shared.model_fields), is_item=True, type_name=name)
+
+
+def _shared_base(models: Sequence[type[BaseModel]]) -> type[BaseModel]:
+    return next(base for base in models[0].__mro__ if all(issubclass(model, base) for model in models))
+
+
+def _own_keys(path: str, model: type[BaseModel], known: Container[str]) -> tuple[ConfigKey, ...]:
+    """The keys of the model without `type`, and without those known already, unless it changes them."""
+    fields = model.model_fields.items()
+    own = [
+        (name, field)
+        for name, field in fields
+        if name != "type" and (name not in known or name in vars(model)["__annotations__"])
+    ]
+    return tuple(_key(f"{path}.{name}", field, field.default) for name, field in own)
+
+
+def _keys(
+    path: str, model: type[BaseModel], default: object
+) -> Iterator[tuple[ConfigKey, tuple[type[BaseModel], ...]]]:
+    """The keys of a section and of those inside it, each with the models of its items if it is a list of sections."""
     for name in keys_of(model):
         field, place = model.model_fields[name], f"{path}.{name}"
         own = getattr(default, name) if isinstance(default, model) else field.default
         inner, is_list = section_model(field.annotation), typing.get_origin(field.annotation) is tuple
         if inner is None or is_list or type(None) in typing.get_args(field.annotation):
             is_described = is_list and not (field.description or "").startswith(_FILLED_IN)
-            yield _key(place, field, own), inner if is_described else None
+            yield _key(place, field, own), section_models(field.annotation) if is_described else ()
         if inner is not None and not is_list:
             yield from _keys(place, inner, own)
 

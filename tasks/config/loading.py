@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from tasks.config.chat_templates import put_template_text
 from tasks.config.errors import ConfigError, InvalidConfigError, Mistake, mistakes_of, near_match, section_model
+from tasks.config.file_texts import put_file_texts
 from tasks.config.partial import readable_part
 from tasks.config.profiles import is_ladder, profile_of_ladder
 from tasks.config.rules import broken_rules
@@ -69,7 +69,7 @@ def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile:
     profile_path, unusable = _resolve_profile(tree, overrides=others)
     mistakes += unusable
     mistakes += _apply_all(tree, others, origins)
-    mistakes += put_template_text(tree, {path.stem: path for path in config_files("chat_templates", suffix=".jinja")})
+    mistakes += put_file_texts(tree, {path.stem: path for path in config_files("chat_templates", suffix=".jinja")})
     checked = check_run_config(tree)
     if isinstance(checked, RunConfig) and not mistakes:
         return LoadedConfig(checked, effective_yaml(checked), path)

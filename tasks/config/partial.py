@@ -1,13 +1,13 @@
 """The readable part of a configuration with mistakes, so that the rules about the rest are checked too."""
 
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from tasks.config.errors import meant_place, section_model
+from tasks.config.errors import meant_place, section_models
 
 Place = tuple[int | str, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -58,16 +58,30 @@ def _valid_value(name: str, field: FieldInfo, tree: Mapping[str, Any]) -> Any:
 
 def _partial_value(field: FieldInfo, raw: Any, broken: Collection[Place]) -> Any:
     """A section, or a list of them, without its broken fields; None where nothing of it can be read."""
-    inner = section_model(field.annotation)
-    if inner is None:
+    models = section_models(field.annotation)
+    if not models:
         return None
     if isinstance(raw, dict):
         # If the field is a list of sections, a single section cannot be read.
-        return None if _is_list(field.annotation) else _part(inner, raw, broken)
-    if isinstance(raw, list) and all(isinstance(item, dict) for item in raw):
+        return None if _is_list(field.annotation) else _part(models[0], raw, broken)
+    if isinstance(raw, list | tuple) and all(isinstance(item, dict) for item in raw):
         below = [[place[1:] for place in broken if place and place[0] == index] for index in range(len(raw))]
-        return tuple(_part(inner, item, places) for item, places in zip(raw, below, strict=True))
+        items = [_item(models, item, places) for item, places in zip(raw, below, strict=True)]
+        return None if None in items else tuple(items)
     return None
+
+
+def _item(models: Sequence[type[BaseModel]], raw: Mapping[str, Any], broken: Collection[Place]) -> Any:
+    """An item of a list without its broken fields; None if its `type` does not say what it is."""
+    if len(models) == 1:
+        return _part(models[0], raw, broken)
+    kind = raw.get("type")
+    model = next((one for one in models if one.model_fields["type"].default == kind), None)
+    if model is None:
+        return None
+    # pydantic puts the type into the place of a mistake.
+    places = [place[1:] if place and place[0] == kind else place for place in broken]
+    return _part(model, {"name": kind, **raw}, places)
 
 
 def _is_list(annotation: Any) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from containers.contracts.configs.policy_algorithms import contradictions
+from containers.contracts.configs.rewards import reward_contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -66,6 +67,19 @@ def _algorithm_makes_sense(config: RunTree) -> Iterator[Mistake]:
     policy = config.train_policy
     for key, text in contradictions(policy.method, num_generations=policy.num_generations):
         yield Mistake(f"train_policy.{key}", text)
+
+
+def _rewards_make_sense(config: RunTree) -> Iterator[Mistake]:
+    terms = config.train_policy.rewards
+    for key, text in reward_contradictions(terms):
+        yield Mistake(f"train_policy.{key}", text)
+    for place, term in enumerate(terms):
+        if term.needs_answer:
+            yield Mistake(
+                f"train_policy.rewards.{place}",
+                f"{term.name} compares completions with a reference answer, and the prompts come from preferences, "
+                "which have none. Use other rewards.",
+            )
 
 
 def _saves_fall_on_generated_batches(config: RunTree) -> Iterator[Mistake]:
@@ -194,6 +208,7 @@ TRAINING_RULES: tuple[Rule, ...] = (
     *(partial(_happens_before_the_end, section=name, key="eval_steps", what="evaluate") for name in _EVALUATING),
     *(partial(_happens_before_the_end, section=name, key="save_steps", what="save") for name in _TRAININGS),
     _algorithm_makes_sense,
+    _rewards_make_sense,
     _saves_fall_on_generated_batches,
     _evaluation_reads_what_was_trained,
     *(partial(_reward_model_judges_what_it_knows, section=section) for section in ("train_policy", "evaluate_policy")),

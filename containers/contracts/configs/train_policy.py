@@ -21,6 +21,7 @@ from containers.contracts.configs.policy_algorithms import (
     PolicyAlgorithm,
     algorithm_with,
 )
+from containers.contracts.configs.rewards import REWARD_MODEL_ALONE, RewardTerm, RewardTrial
 from containers.contracts.configs.training import (
     CHECKPOINTING,
     OPTIMIZER,
@@ -31,7 +32,7 @@ from containers.contracts.configs.training import (
     OptimizerSettings,
     TrainingSchedule,
 )
-from containers.contracts.registries import RewardName, RolloutEngine
+from containers.contracts.registries import RolloutEngine
 
 
 def _the_whole_distribution(value: float) -> float:
@@ -68,17 +69,21 @@ class TrainPolicyConfig(Frozen):
     top_p: Annotated[float, Field(gt=0, le=1), AfterValidator(_the_whole_distribution)] = Field(
         1.0, description="Only 1, so that completions are drawn from the distribution that is trained"
     )
-    reward: RewardName = Field("reward_model", description="Value of a completion: the reward model's score")
+    rewards: tuple[RewardTerm, ...] = Field(
+        REWARD_MODEL_ALONE, description="What a completion is worth: the sum of these; left out: the reward model alone"
+    )
+    reward_trial: RewardTrial = Field(
+        RewardTrial(), description="Whether outcomes tell right from wrong, tried before training"
+    )
     beta: Weight | None = Field(
         None, description="Weight of the KL to the reference policy; null: the algorithm's own, for rloo 0.05"
     )
     missing_eos_penalty: Weight = Field(
         0.0, description="Subtracted from the reward of a completion that was cut off before it ended"
     )
-    normalise_rewards: bool = Field(
-        False,
-        description="Rewards are (score - mean) / standard deviation, both from the reward model's own validation "
-        "pairs, so that beta means the same with every reward model",
+    mask_cut_off: bool = Field(False, description="Completions that were cut off before they ended train nothing")
+    max_steps_without_signal: Steps = Field(
+        20, description="Training stops after so many steps in a row in which no prompt's completions differ in reward"
     )
     score_batch_tokens: BatchTokens = Field(
         None, description="Tokens per forward of the reward model, as evaluate_reward_model.batch_tokens"

@@ -1,12 +1,20 @@
-"""Prompts for the policy as filter_dataset leaves them, made by hand."""
+"""Prompts for the policy as filter_dataset leaves them, and completions of theirs, made by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from containers.contracts.configs.rewards import RewardTerm
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
+from containers.contracts.registries import REWARDS
+from containers.harness.context import StageContext
+from containers.rewards.base import Answered, Reward, StartedTerm, Value
+from containers.rewards.policy_reward import PolicyReward
+from containers.rollouts.generate import Completion
 
 _SCHEMA = pa.schema(
     [
@@ -29,3 +37,45 @@ def write_prompts(
         ]
         parquet.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), folder / file)
     return folder
+
+
+QUESTION = ({"role": "user", "content": "Hi"},)
+
+
+def completion(text: str, *, tokens: int = 1, ended: bool = True) -> Completion:
+    return Completion(prompt_ids=(1,), completion_ids=(4,) * tokens, text=text, ended=ended)
+
+
+def answered(
+    text: str,
+    answer: str | None = None,
+    *,
+    prompt: Sequence[Mapping[str, str]] = QUESTION,
+    tokens: int = 1,
+    ended: bool = True,
+    opening: str = "",
+) -> Answered:
+    return Answered(prompt, completion(text, tokens=tokens, ended=ended), opening, answer)
+
+
+def rewarded(reward: Reward, rows: Sequence[Answered], **settings: Any) -> tuple[list[float], list[float]]:
+    """Values and rewards of completions of one prompt, by this reward as the only term of a configuration."""
+    config = TrainPolicyConfig(num_generations=len(rows), **settings)
+    policy = PolicyReward([StartedTerm(config.rewards[0], reward)], config)
+    scored = policy.scored(rows)
+    found = policy.combined(scored, [row.completion for row in rows])
+    return [row.values[config.rewards[0].name] for row in scored], found.rewards.tolist()
+
+
+def started(term: RewardTerm) -> Reward:
+    """The reward of a term that needs nothing of the stage."""
+    found: Reward = REWARDS[term.type](cast(StageContext, None), TrainPolicyConfig(), term)
+    return found
+
+
+def values_of(term: RewardTerm, *rows: Answered) -> list[Value]:
+    reward = started(term)
+    try:
+        return reward.values(rows)
+    finally:
+        reward.close()

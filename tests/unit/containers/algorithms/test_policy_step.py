@@ -191,6 +191,7 @@ def step_batch(prompts: list[list[int]], completions: list[list[int]], tokenizer
         rewards=torch.tensor(rewards, dtype=torch.float64),
         lengths=torch.tensor([len(ids) for ids in completions]),
         takes_part=torch.ones(len(completions), dtype=torch.bool),
+        divides=torch.ones(len(completions) // K, dtype=torch.bool),
     )
 
 

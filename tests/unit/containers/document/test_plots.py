@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from containers.contracts.names import StageName
 from containers.document.markdown import markdown
 from containers.document.model import Plots
-from containers.report.curves import CURVE_PLOTS, Curves
+from containers.report.curves import CURVE_PLOTS, Curves, curve_plots
 from containers.report.figures import accuracy_plot, curve_plot
 from containers.report.plots import training_plots
 from tasks.prefect_sync.progress import running_section
@@ -69,3 +69,20 @@ def test_a_running_stage_shows_its_two_most_telling_curves_and_the_last_value_of
     assert len(svgs(text)) == 2 and "**Reward**" in text and "**KL to the reference**" in text
     assert "| KL | 0.250 | 1,200 |" in text
     assert svgs(markdown(running_section(StageName.TRAIN_POLICY, "", Curves({"kl": ((1, 1.0),)}), latest))) == []
+
+
+def test_several_rewards_have_one_plot_together_without_their_statistics() -> None:
+    names = (
+        "reward",
+        "value_math",
+        "value_math_std",
+        "value_tone_std",
+        "value_tone_std_std",
+        "value_math_same_fraction",
+    )
+    plots = curve_plots(StageName.TRAIN_POLICY, Curves(dict.fromkeys(names, ((1, 0.5),))))
+    assert [plot.series for plot in plots if "each reward" in plot.title] == [
+        (("math", "value_math"), ("tone_std", "value_tone_std"))
+    ]
+    alone = curve_plots(StageName.TRAIN_POLICY, Curves(dict.fromkeys(names[:3], ((1, 0.5),))))
+    assert alone == CURVE_PLOTS[StageName.TRAIN_POLICY]

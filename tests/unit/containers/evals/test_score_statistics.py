@@ -31,7 +31,7 @@ def test_what_was_saved_with_the_model_is_what_is_read(tmp_path: Path) -> None:
 def test_a_model_without_readable_figures_is_refused_with_the_way_out(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "score_statistics.json").write_text(text)
-    with pytest.raises(MissingPrerequisiteError, match=r"of org/name cannot be read.*normalise_rewards to false"):
+    with pytest.raises(MissingPrerequisiteError, match=r"of org/name cannot be read.*normalise: off"):
         normalisation_of(tmp_path, origin="org/name")
 
 

@@ -15,8 +15,8 @@ from tests.unit.factories.spec_factory import make_context
 pytestmark = pytest.mark.stages
 
 ROW = {
-    "step": 1, "prompt": [{"role": "user", "content": "Hi"}], "completion": "Hello\u2028there", "score": 0.5,
-    "reward": 0.5, "advantage": 0.0, "num_tokens": 2, "ended": True,
+    "step": 1, "prompt": [{"role": "user", "content": "Hi"}], "answer": None, "completion": "Hello\u2028there",
+    "reward": 0.5, "advantage": 0.0, "num_tokens": 2, "ended": True, "no_value": None, "value_quality": 0.5,
 }  # fmt: skip
 
 
@@ -68,12 +68,12 @@ def test_a_finished_training_is_not_lost_to_an_unreadable_line_of_its_curves(tmp
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_an_unreadable_line_among_the_completions_costs_that_line(tmp_path: Path, garbage: str) -> None:
     path = tmp_path / "completions.jsonl"
-    log = CompletionLog(path, resumed_from_step=0)
+    log = CompletionLog(path, terms=["quality"], resumed_from_step=0)
     log.add([ROW])
     with path.open("ab") as stream:
         stream.write(GARBAGE[garbage])
     log.add([{**ROW, "step": 2}, {**ROW, "step": 3}])
-    resumed = CompletionLog(path, resumed_from_step=2)
+    resumed = CompletionLog(path, terms=["quality"], resumed_from_step=2)
     assert resumed.num_unreadable == GARBAGE[garbage].count(b"\n")
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     assert rows == [ROW, {**ROW, "step": 2}]
@@ -81,7 +81,7 @@ def test_an_unreadable_line_among_the_completions_costs_that_line(tmp_path: Path
 
 def test_a_kill_while_the_completions_are_rewritten_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "completions.jsonl"
-    CompletionLog(path, resumed_from_step=0).add([ROW, {**ROW, "step": 2}])
+    CompletionLog(path, terms=["quality"], resumed_from_step=0).add([ROW, {**ROW, "step": 2}])
     before = path.read_bytes()
 
     def kill(self: Path, target: Path) -> None:
@@ -90,5 +90,5 @@ def test_a_kill_while_the_completions_are_rewritten_loses_none(tmp_path: Path, m
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", kill)
         with pytest.raises(KeyboardInterrupt):
-            CompletionLog(path, resumed_from_step=1)
+            CompletionLog(path, terms=["quality"], resumed_from_step=1)
     assert path.read_bytes() == before

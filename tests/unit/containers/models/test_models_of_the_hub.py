@@ -110,7 +110,7 @@ def test_a_policy_that_writes_a_token_without_a_row_is_scored_by_its_letters(tmp
     by_letters = known.score([[*asked, *reply] for reply in replies])  # its tokenizer has no such token
     save_tokenizer_with(folder, IMAGE_TOKEN)
     reward = ModelReward(scorer_of(folder))
-    assert reward.scores([asked, asked], replies) == by_letters
+    assert reward.scores([[*asked, *reply] for reply in replies]) == by_letters
     assert by_letters[0] != by_letters[1]
 
 

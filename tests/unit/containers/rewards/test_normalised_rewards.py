@@ -11,27 +11,21 @@ from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.evals.score_statistics import score_statistics
-from containers.rewards.base import PolicyReward
 from containers.rewards.reward_model import ModelReward
-from containers.rollouts.generate import Completion
 from containers.scoring.scorer import RewardScorer
 from containers.stages import train_sft
+from tests.unit.factories.prompt_factory import answered, rewarded
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.factories.tiny_policy import save_causal_model, save_reward_model
 
 pytestmark = pytest.mark.stages
 
-PROMPTS = [[{"role": "user", "content": "Hi"}]] * 3
-COMPLETIONS = [
-    Completion(prompt_ids=(1,), completion_ids=(4, 4), text=text, ended=ended)
-    for text, ended in (("Hello.", True), ("No", True), ("The red", False))
-]
+ROWS = [answered(text, ended=ended) for text, ended in (("Hello.", True), ("No", True), ("The red", False))]
 
 
 def _rewards(folder: Path, normalisation: ScoreStatistics | None) -> tuple[list[float], list[float]]:
     scorer = RewardScorer.load(folder, device="cpu", dtype=torch.float32, max_length=512, batch_size=2)
-    reward = PolicyReward(ModelReward(scorer, normalisation=normalisation), longest=8, missing_eos_penalty=0.5)
-    scores, rewards = reward.of(PROMPTS, COMPLETIONS)
+    scores, rewards = rewarded(ModelReward(scorer, normalisation=normalisation), ROWS, missing_eos_penalty=0.5)
     return rewards, scores
 
 

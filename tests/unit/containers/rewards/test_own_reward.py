@@ -6,12 +6,13 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
+from containers.contracts.configs.rewards import RewardModelTerm
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.training import LoraSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.contracts.registries import REWARDS
 from containers.harness.context import StageContext
-from containers.rewards.base import Completions, Prompts, Reward
+from containers.rewards.base import Answered, Reward, Value
 from containers.rollouts.prompts import PolicyPrompts
 from containers.stages import train_policy
 from tests.unit.factories.prompt_factory import write_prompts
@@ -24,11 +25,11 @@ pytestmark = pytest.mark.stages
 class Brevity(Reward):
     """A point for each character that an answer does without; twice as much on the way to the policy."""
 
-    def scores(self, prompts: Prompts, completions: Completions) -> list[float]:
-        return [-float(len(reply[-1]["content"])) for reply in completions]
+    def values(self, answered: Sequence[Answered]) -> list[Value]:
+        return [-float(len(row.text)) for row in answered]
 
-    def rewards(self, scores: Sequence[float]) -> list[float]:
-        return [2 * score for score in scores]
+    def rewards(self, values: Sequence[float]) -> list[float]:
+        return [2 * value for value in values]
 
     def scorable(self, context: StageContext, prompts: PolicyPrompts) -> PolicyPrompts:
         return prompts.without(["", "", "it", *[""] * (len(prompts.prompts) - 3)], num_rows=1, of="brevity")
@@ -37,7 +38,7 @@ class Brevity(Reward):
         (context.output / "reward.txt").write_text("brevity")
 
 
-def start(context: StageContext, config: TrainPolicyConfig) -> Reward:
+def start(context: StageContext, config: TrainPolicyConfig, term: RewardModelTerm) -> Reward:
     return Brevity()
 
 
@@ -56,7 +57,7 @@ def test_the_policy_is_trained_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     context = make_context(tmp_path, StageName.TRAIN_POLICY, config, inputs)
     values = {metric.name: metric.value for metric in train_policy.run(context)}
     rows = parquet.read_table(context.output / "completions.parquet").to_pylist()
-    assert rows and all(row["reward"] == 2 * row["score"] == -2 * len(row["completion"]) for row in rows)
+    assert rows and all(row["reward"] == 2 * row["value_reward_model"] == -2 * len(row["completion"]) for row in rows)
     assert values["reward_start"] < 0
     assert (context.output / "reward.txt").read_text() == "brevity"
     assert not (context.output / "reward_model_used.json").exists()

@@ -17,11 +17,10 @@ from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.errors import MissingPrerequisiteError, StageError
 from containers.models.score_token import SCORE_TOKEN
-from containers.rewards.base import PolicyReward
 from containers.rewards.reward_model import ModelReward, load_scorer, policy_scorer
-from containers.rollouts.generate import Completion
 from containers.scoring.scorer import RewardScorer, conversation_tokens
 from containers.stages import train_reward_model
+from tests.unit.factories.prompt_factory import answered, rewarded
 from tests.unit.factories.reward_model_factory import logged_scores, reward_model_context
 from tests.unit.factories.spec_factory import make_context
 
@@ -94,7 +93,7 @@ def test_the_policy_stages_get_the_logged_score_at_the_score_token_and_the_rewar
 ) -> None:
     training = trained(use_cls=True, trainable="lora")
     configs = {
-        StageName.TRAIN_POLICY: TrainPolicyConfig(normalise_rewards=normalise, score_batch_tokens=123),
+        StageName.TRAIN_POLICY: TrainPolicyConfig(score_batch_tokens=123),
         StageName.EVALUATE_POLICY: EvaluatePolicyConfig(score_batch_tokens=123),
     }
     context = make_context(tmp_path, stage, configs[stage], {"reward_model": training.output})
@@ -102,15 +101,9 @@ def test_the_policy_stages_get_the_logged_score_at_the_score_token_and_the_rewar
     assert scorer.batch_tokens == 123
     path = training.output / "merged" / "score_statistics.json"
     by = ScoreStatistics.model_validate_json(path.read_bytes()) if normalise else None
-    reward = PolicyReward(ModelReward(scorer, normalisation=by), longest=8)
     conversations, logged = logged_scores(training)
-    _scores, rewards = reward.of(
-        [conversation[:-1] for conversation in conversations],
-        [
-            Completion(prompt_ids=(1,), completion_ids=(0,), text=conversation[-1]["content"], ended=True)
-            for conversation in conversations
-        ],
-    )
+    rows = [answered(conversation[-1]["content"], prompt=conversation[:-1]) for conversation in conversations]
+    _scores, rewards = rewarded(ModelReward(scorer, normalisation=by), rows)
     wanted = [(score - by.mean) / by.standard_deviation for score in logged] if by else logged
     spread = by.standard_deviation if by else 1.0
     assert rewards == pytest.approx(wanted, abs=1e-4 / spread)

@@ -105,7 +105,7 @@ def test_a_logged_completion_has_the_score_of_a_freshly_loaded_reward_model(
     assert any(row["ended"] for row in rows) or any(not row["ended"] for row in rows)
     for row in rows:
         score = scorer.score([[*row["prompt"], {"role": "assistant", "content": row["completion"]}]])[0]
-        assert row["score"] == pytest.approx(score, abs=1e-4)
+        assert row["value_reward_model"] == pytest.approx(score, abs=1e-4)
         assert row["reward"] == pytest.approx(score - (0 if row["ended"] else 0.5), abs=1e-4)
         assert 1 <= row["num_tokens"] <= 8
     for start in range(0, len(rows), 4):
@@ -126,9 +126,9 @@ def test_curves_have_clear_names_one_finite_point_a_step(trained: StageContext) 
     points = [point for point in curves(trained) if "reward" in point["values"]]
     assert [point["step"] for point in points] == [1, 2, 3, 4]
     names = {
-        "loss", "grad_norm", "learning_rate", "reward", "reward_std", "score", "kl", "kl_per_token", "entropy",
+        "loss", "grad_norm", "learning_rate", "reward", "reward_std", "kl", "kl_per_token", "entropy",
         "completion_length", "ended_fraction", "prompts_without_signal_fraction", "ratio_clipped_fraction",
-        "step_time_s",
+        "step_time_s", "value_reward_model", "value_reward_model_std", "value_reward_model_same_fraction",
     }  # fmt: skip
     for point in points:
         assert names <= set(point["values"])
@@ -213,11 +213,9 @@ def test_a_step_is_filled_again_until_its_prompts_tell_something_and_a_resume_go
     """Completions of `Which one?` all have one reward here."""
     real = ModelReward.scores
 
-    def scores(self: ModelReward, prompts: Any, completions: Any) -> list[float]:
-        found = real(self, prompts, completions)
-        return [
-            0.0 if prompt[0]["content"] == "Which one?" else score for prompt, score in zip(prompts, found, strict=True)
-        ]
+    def scores(self: ModelReward, conversations: Any) -> list[float]:
+        pairs = zip(conversations, real(self, conversations), strict=True)
+        return [0.0 if turns[0]["content"] == "Which one?" else score for turns, score in pairs]
 
     monkeypatch.setattr(ModelReward, "scores", scores)
     schedule = TrainingSchedule(max_steps=6, save_steps=2, save_total_limit=4)
@@ -251,7 +249,7 @@ def test_reinforce_plus_plus_trains_on_one_completion_of_each_prompt(tmp_path: P
 def test_a_step_that_cannot_be_filled_ends_the_training_and_says_so(
     tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ModelReward, "scores", lambda self, prompts, completions: [0.0] * len(completions))
+    monkeypatch.setattr(ModelReward, "scores", lambda self, conversations: [0.0] * len(conversations))
     with pytest.raises(StageError, match=r"Step 1: 10 rounds of 2 prompts gave 0 prompts.*parts\.refill to false"):
         train_policy.run(context_of(tmp_path, inputs, algorithm="dapo"))
 

@@ -101,7 +101,7 @@ def test_what_only_the_run_fills_in_has_no_keys_below() -> None:
 
 def test_without_a_word_every_key_is_printed_in_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
     paths, text = _printed(capsys)
-    assert paths == list(_KEYS)
+    assert list(dict.fromkeys(paths)) == list(_KEYS)  # types of rewards share names of keys
     assert max(len(line) for line in text.splitlines()) <= 100
 
 

@@ -238,6 +238,11 @@ def test_a_text_with_a_dot_is_no_hidden_file(folder: Path) -> None:
             "dataset={mixture: [{name: a, weight: 1, train: x.jsonl, reader: configs/mine.py}]}",
             "dataset.mixture.0.reader",
         ),
+        ("train_policy.rewards=[{type: python, file: configs/mine.py, kind: outcome}]", "train_policy.rewards.0.file"),
+        (
+            "train_policy.rewards=[{type: python, file: x.py, code: 'import os', kind: outcome}]",
+            "train_policy.rewards.0.file",
+        ),
         ("gpu_profile.environment={CUDA_INJECTION64_PATH: configs/x.so}", "gpu_profile.environment"),
         ("gpu_profile.environment={NCCL_NET_PLUGIN: 'a,/tmp/x.so'}", "gpu_profile.environment"),
         ("gpu_profile.environment={NCCL_TOPO_DUMP_FILE: configs/runs/demo.yaml}", "gpu_profile.environment"),
@@ -258,6 +263,8 @@ def test_the_run_configuration_and_its_profile_may_name_them(folder: Path) -> No
     cpu = folder / "configs/gpu_profiles/cpu.yaml"
     cpu.write_text(f"{cpu.read_text()}\nenvironment: {{OMP_TOOL_LIBRARIES: /opt/x.so}}\n")
     demo = folder / "configs/runs/demo.yaml"
-    demo.write_text(demo.read_text().replace("dataset:\n", "dataset:\n  reader: configs/mine.py\n", 1))
+    rewards = "train_policy:\n  rewards: [{type: python, kind: outcome, file: configs/mine.py, function: read_rows}]\n"
+    text = demo.read_text().replace("dataset:\n", "dataset:\n  reader: configs/mine.py\n", 1)
+    demo.write_text(text.replace("train_policy:\n", rewards, 1))
     load(more_settings=["train_policy.beta=0.1"])
     load(more_settings=["gpu_profile.environment={}"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config.chat_templates import put_template_text
+from tasks.config.file_texts import put_reward_code, put_template_text
 
 TEXT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
@@ -64,3 +64,32 @@ def test_each_section_has_its_own_template(tmp_path: Path) -> None:
     tree = {"train_sft": {"chat_template": str(tmp_path / "mine.jinja")}, "train_reward_model": {}}
     assert put_template_text(tree, {}) == []
     assert tree == {"train_sft": {"chat_template": TEXT}, "train_reward_model": {}}
+
+
+def test_the_code_of_a_reward_stands_beside_its_file_and_is_not_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("def score(**_): return 1.0\n")
+    term = {"type": "python", "file": str(path)}
+    tree = {"train_policy": {"rewards": [{"type": "math"}, term], "beta": 0.1}}
+    assert put_reward_code(tree) == []
+    wanted = {"rewards": [{"type": "math"}, {**term, "code": path.read_text()}], "beta": 0.1}
+    assert tree["train_policy"] == wanted
+    path.unlink()
+    assert put_reward_code(tree) == [] and tree["train_policy"] == wanted
+
+
+@pytest.mark.parametrize("content", [None, b"\xff", b"#" * 200_001])
+def test_code_that_cannot_be_read_is_a_mistake_of_its_key(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "own.py"
+    if content is not None:
+        path.write_bytes(content)
+    tree = {"train_policy": {"rewards": [{"type": "python", "file": str(path)}]}}
+    (mistake,) = put_reward_code(tree)
+    assert mistake.key == "train_policy.rewards.0.file" and str(path) in mistake.text
+
+
+@pytest.mark.parametrize(
+    "section", [None, 3, {}, {"rewards": "math"}, {"rewards": ["math", {"type": "python", "file": 3}]}]
+)
+def test_what_is_no_list_of_rewards_is_left_for_the_check_of_values(section: object) -> None:
+    assert put_reward_code({"train_policy": section}) == []

@@ -1,4 +1,4 @@
-"""Replace the name of a chat template in a run's configuration by its text, so that the run depends on no file."""
+"""Put the texts of chat templates and of reward functions into a run's configuration: the run depends on no file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +10,31 @@ _SECTIONS, _KEY = ("train_sft", "train_reward_model"), "chat_template"
 _SUFFIXES = (".jinja", ".jinja2", ".j2")
 # The largest template of a well-known model has 20 kB.
 _MAX_BYTES = 200_000
+
+
+def put_file_texts(tree: dict[str, Any], known: Mapping[str, Path]) -> list[Mistake]:
+    """Put the texts of all files that count as text into `tree`; return the mistakes. `known`: as put_template_text."""
+    return [*put_template_text(tree, known), *put_reward_code(tree)]
+
+
+def put_reward_code(tree: dict[str, Any]) -> list[Mistake]:
+    """Put the text of its file beside each reward of type `python` in `tree`, unless it is there already."""
+    section = tree.get("train_policy")
+    terms = section.get("rewards") if isinstance(section, dict) else None
+    if not isinstance(section, dict) or not isinstance(terms, list):
+        return []
+    mistakes, found = [], list[Any]()
+    for place, term in enumerate(terms):
+        file = term.get("file") if isinstance(term, dict) and term.get("type") == "python" else None
+        if isinstance(file, str) and file.endswith(".py") and not term.get("code"):
+            try:
+                term = {**term, "code": _text_of_file(Path(file), what="a reward")}
+            except (OSError, ValueError) as error:
+                why = f"{file} cannot be read: {error.strerror}." if isinstance(error, OSError) else str(error)
+                mistakes.append(Mistake(f"train_policy.rewards.{place}.file", why))
+        found.append(term)
+    tree["train_policy"] = {**section, "rewards": found}
+    return mistakes
 
 
 def put_template_text(tree: dict[str, Any], known: Mapping[str, Path]) -> list[Mistake]:
@@ -41,8 +66,12 @@ def _text_of(named: str, known: Mapping[str, Path]) -> str:
         raise ValueError(
             f"`{named}`: no such template, and no .jinja file. {near_match(named, sorted(known))}".rstrip()
         )
+    return _text_of_file(path, what="a template")
+
+
+def _text_of_file(path: Path, *, what: str) -> str:
     if path.stat().st_size > _MAX_BYTES:
-        raise ValueError(f"{path} has {path.stat().st_size:,} bytes; at most {_MAX_BYTES:,} are read as a template.")
+        raise ValueError(f"{path} has {path.stat().st_size:,} bytes; at most {_MAX_BYTES:,} are read as {what}.")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
