@@ -36,7 +36,7 @@ from containers.rewards.base import StartedTerm, close_rewards, start_rewards
 from containers.rewards.policy_reward import PolicyReward
 from containers.rewards.trial import try_rewards
 from containers.rollouts.completion_log import CompletionLog
-from containers.rollouts.engines import start_rollouts
+from containers.rollouts.engines import Rollouts, start_rollouts
 from containers.rollouts.prompts import (
     PromptOrder,
     check_lengths,
@@ -59,6 +59,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
     config_type = TrainPolicyConfig
     log: CompletionLog | None = None
     rewards: tuple[StartedTerm, ...] = ()
+    rollouts: Rollouts | None = None
 
     @property
     def algorithm(self) -> str:
@@ -96,6 +97,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         self.schedule = schedule_of(num_prompts=len(asked))
         self.cut = plan_policy_packing(context, config, self.model, asked)
         self.rollouts = start_rollouts(context, config, self.model, asked)
+        self.writing = self.rollouts.writing
         return Prepared(self.schedule, len(asked), prompts.num_over_long, prompts.num_without_row)
 
     def untrained_model(self) -> PreTrainedModel:
@@ -166,7 +168,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             prompts=self.prompts.prompts,
             tokenizer=self.tokenizer,
             reward=PolicyReward(self.rewards, config),
-            writing=self.rollouts.writing,
+            writing=self.writing,
             order=PromptOrder(len(self.prompts.prompts), seed=self.context.spec.seed),
             rows_per_rank=batch.per_device_batch_size * batch.gradient_accumulation_steps,
             rank=own_rank(),
@@ -205,7 +207,8 @@ class PolicyTraining(Training[TrainPolicyConfig]):
 
     def close(self) -> None:
         """Close the rollout engine and the rewards."""
-        self.rollouts.close()
+        if self.rollouts is not None:
+            self.rollouts.close()
         close_rewards(self.rewards)
 
 

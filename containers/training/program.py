@@ -204,9 +204,9 @@ def run_training(context: StageContext, training: Training[Any]) -> tuple[Metric
     """
     started_at_s = time.monotonic()
     join_ranks(context)
-    prepared = training.prepare()
-    num_steps = prepared.schedule.num_steps
     try:
+        prepared = training.prepare()
+        num_steps = prepared.schedule.num_steps
         checkpoint = resume_point(context)
         trainer = training.build_trainer(checkpoint)
         # It would print every log line; the recorder has the curves and reports progress.

@@ -10,10 +10,17 @@ from typing import Any
 
 from containers.rewards.answers import written_answer
 
+_WORDS = re.compile(r"(\\text\{)?[\w ,.'()-]+\}?")
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
-def compares_math(_settings: None) -> Callable[[dict[str, str]], float | None]:
+class CannotTellError(Exception):
+    """A check cannot tell; the message is the reason."""
+
+    is_reason = True
+
+
+def compares_math(_settings: None) -> Callable[[dict[str, str]], float]:
     """Return the comparison of a job's `gold` with the answer in its `text`; it cannot tell if gold is unreadable."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
@@ -23,10 +30,11 @@ def compares_math(_settings: None) -> Callable[[dict[str, str]], float | None]:
         found: list[Any] = parse(_plain(text), ways, parsing_timeout=None)
         return found
 
-    def compare(job: dict[str, str]) -> float | None:
+    def compare(job: dict[str, str]) -> float:
         gold = read(rf"\boxed{{{job['gold']}}}") or read(job["gold"])
-        if not gold:
-            return None
+        # math-verify gives text back where it can read nothing; a name or a word is an answer, `x =` is none.
+        if all(isinstance(one, str) for one in gold) and not _WORDS.fullmatch(job["gold"].strip()):
+            raise CannotTellError("the reference answer is no number, expression or word")
         # A completion's own mark first; without one, the last number or expression in it.
         written = written_answer(job["text"])
         answer = read(rf"\boxed{{{written}}}") if written != job["text"].strip() else read(written)

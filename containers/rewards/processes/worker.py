@@ -45,7 +45,8 @@ def main() -> None:
         except MemoryError:
             _tell(answers, {"reason": "it needs more memory than it may have"})
         except (Exception, SystemExit) as error:
-            _tell(answers, {"reason": f"it raised {_named(error)}"})
+            said = str(error) if getattr(error, "is_reason", False) else f"it raised {_named(error)}"
+            _tell(answers, {"reason": said})
 
 
 def _limit(setting: dict[str, Any]) -> None:

@@ -21,20 +21,27 @@ _SCHEMA = pa.schema(
         ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
         ("domain", pa.string()),
         ("prompt_id", pa.string()),
+        ("answer", pa.string()),
     ]
 )
 
 
 def write_prompts(
-    folder: Path, *, train: Sequence[str] = (), evaluation: Sequence[str] = ("Who?", "What is blue?")
+    folder: Path,
+    *,
+    train: Sequence[str] = (),
+    evaluation: Sequence[str] = ("Who?", "What is blue?"),
+    answers: Sequence[str] = (),
 ) -> Path:
-    """A filter_dataset artifact with one user turn for each text."""
+    """A filter_dataset artifact with one user turn for each text, and reference answers of the training prompts."""
     folder.mkdir(parents=True, exist_ok=True)
     for file, texts in ((POLICY_TRAIN_PROMPTS_FILE, train), (POLICY_EVAL_PROMPTS_FILE, evaluation)):
         rows = [
             {"prompt": [{"role": "user", "content": text}], "domain": "general", "prompt_id": f"prompt-{number}"}
             for number, text in enumerate(texts)
         ]
+        if file == POLICY_TRAIN_PROMPTS_FILE and answers:
+            rows = [{**row, "answer": answer} for row, answer in zip(rows, answers, strict=True)]
         parquet.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), folder / file)
     return folder
 

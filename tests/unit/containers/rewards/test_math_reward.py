@@ -69,8 +69,11 @@ def test_a_number_that_takes_for_ever_has_no_value_and_the_next_ones_are_read(re
     assert found == [1.0, late, late, 1.0, 0.0]
 
 
-def test_without_a_reference_answer_there_is_no_value(reward: Reward) -> None:
+def test_without_a_readable_reference_answer_there_is_no_value(reward: Reward) -> None:
     assert reward.values([answered("42", None)]) == [NoValue("the prompt has no reference answer")]
+    unreadable = NoValue("the reference answer is no number, expression or word")
+    for gold in ("x =", "{{", r"\frac{", "}"):
+        assert reward.values([answered(rf"\boxed{{{gold}}}", gold)]) == [unreadable], gold
 
 
 @pytest.mark.parametrize(
