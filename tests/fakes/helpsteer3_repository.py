@@ -49,7 +49,9 @@ _DISMISSIVE = (
 )
 # The last question stands in validation prompts only.
 _NUM_TRAIN_QUESTIONS = len(_QUESTIONS) - 1
-NUM_TRAIN_PAIRS = len(_TOPICS) * _NUM_TRAIN_QUESTIONS * len(_OPENINGS)
+# Two topics are long enough for "the best way to" them to be taken for the "easy way to" them of validation.
+_NUM_SIMILAR = 2 * len(_OPENINGS)
+NUM_TRAIN_PAIRS = len(_TOPICS) * _NUM_TRAIN_QUESTIONS * len(_OPENINGS) - _NUM_SIMILAR
 NUM_VALIDATION_PAIRS = len(_TOPICS) * len(_OPENINGS)
 _NUM_TIES, _NUM_DUPLICATES = 12, 5
 _MARKED_ENGLISH = sum(exchange.language == "english" for exchange in FOREIGN_EXCHANGES)
@@ -65,6 +67,7 @@ EXPECTED_DROPS = {
     "contradicts_annotators": 1,
     "duplicate": _NUM_DUPLICATES,
     "prompt_in_validation": 1,
+    "similar_to_validation": _NUM_SIMILAR,
 }
 
 

@@ -1,6 +1,7 @@
 """A short run in a folder of its own, started through the real command; for tests of what a user does and sees."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -102,9 +103,9 @@ def read_until(running: subprocess.Popen[str], sign: str) -> str:
 
 
 def wait_for_log(running: subprocess.Popen[str], store: Path, *, stage: str, sign: str) -> None:
-    """Wait until `sign` stands in a log of the stage."""
+    """Wait until a log of the stage has a match of `sign`."""
     deadline = time.monotonic() + 240
-    while not any(sign in log.read_text() for log in store.glob(f"attempts/{stage}/*/*/stage.log")):
+    while not any(re.search(sign, log.read_text()) for log in store.glob(f"attempts/{stage}/*/*/stage.log")):
         assert running.poll() is None, running.stdout and running.stdout.read()
         assert time.monotonic() < deadline, f"{sign!r} did not come"
         time.sleep(0.1)

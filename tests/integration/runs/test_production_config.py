@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from fakes.helpsteer3_repository import (
     EXPECTED_DROPS,
@@ -32,7 +31,6 @@ from fakes.qwen3_repository import qwen3_repository
 from safetensors import safe_open
 
 from containers.contracts.names import StageName
-from containers.models.chat_template import ANSWER_AT_ONCE
 from containers.models.loading import load_tokenizer
 from containers.models.token_batches import prompt_token_ids
 from containers.scoring.scorer import conversation_tokens
@@ -230,10 +228,6 @@ def test_the_policy_begins_to_write_where_the_answers_of_the_reward_model_begin(
     judged = conversation_tokens(tokenizer, [*prompt, {"role": "assistant", "content": "In hot water."}])
     assert judged[: len(written)] == written
     assert tokenizer.decode(judged[len(written) :]) == "In hot water.<|im_end|>\n"
-    found = run.place.folder.glob(f"outputs/**/work/{StageName.TRAIN_POLICY}/*/checkpoints/*/training_args.bin")
-    arguments = next(found)
-    trained_with = torch.load(arguments, weights_only=False)  # written by this test's own run
-    assert trained_with.chat_template_kwargs == ANSWER_AT_ONCE
 
 
 def test_the_same_command_again_reuses_everything_and_fetches_nothing(run: Run) -> None:
