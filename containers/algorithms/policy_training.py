@@ -192,7 +192,9 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         )
 
     def save(self, trainer: PolicyTrainer) -> None:
-        """Save `model/`, with adapters `adapter/`, and the kept completions."""
+        """Save `model/`, with adapters `adapter/`, and the kept completions; note which had no value."""
+        if text := trainer.rollouts.reward.unscorable_text():
+            self.context.recorder.note(text)
         if self.log is not None:
             self.log.write_parquet(self.context.output / COMPLETIONS_FILE)
             if self.log.num_unreadable:

@@ -19,7 +19,7 @@ class CombinedRewards:
 
     Attributes:
         rewards: [R] float64.
-        takes_part: [R] bool; false where a term could not tell.
+        takes_part: [R] bool; false where a term could not tell, or the completion is masked.
         divides: [R / K] bool; false where shaping alone tells a prompt's completions apart, since all are equally
             right. An advantage that is divided by the group's spread is then not divided: as large as the weights say.
     """
@@ -30,7 +30,12 @@ class CombinedRewards:
 
 
 def combined(
-    rewards: Mapping[str, Tensor], terms: Sequence[RewardTerm], *, penalties: Tensor, num_generations: int
+    rewards: Mapping[str, Tensor],
+    terms: Sequence[RewardTerm],
+    *,
+    penalties: Tensor,
+    masked: Tensor,
+    num_generations: int,
 ) -> CombinedRewards:
     """Combine the rewards of the terms.
 
@@ -40,12 +45,13 @@ def combined(
     Args:
         rewards: by name of the term, [R]; NaN where it could not tell.
         penalties: [R], subtracted.
+        masked: [R] bool; true for completions that are not to take part, whatever the terms say.
         num_generations: K.
 
     Example: with an outcome of weight 1 and a length term of weight 0.1, a group of outcomes [0, 0] and lengths
         [0, -1] has the rewards [0, 0]; of outcomes [1, 0] it has [1, -0.1]; of outcomes [1, 1] it has [1, 0.9].
     """
-    takes_part = torch.stack([~found.isnan() for found in rewards.values()]).all(dim=0)
+    takes_part = torch.stack([~found.isnan() for found in rewards.values()]).all(dim=0) & ~masked
     outcomes = outcomes_of(terms)
     of_outcomes, of_shaping = torch.zeros_like(penalties), -penalties
     for term in terms:

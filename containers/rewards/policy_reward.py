@@ -16,6 +16,7 @@ from containers.rollouts.generate import Completion
 
 # Of completions that no term could tell about, each reason's name is at most this long.
 _REASON_CHARACTERS = 120
+_MOST_REASONS, _SHOWN_REASONS, _OTHER_REASONS = 100, 5, "other reasons"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +105,25 @@ class PolicyReward:
             own = torch.tensor([row.rewards[name] for row in scored], dtype=torch.float64)
             is_running = one.term.normalise == "running"
             rewards[name] = self.scales.setdefault(name, RunningScale()).scaled(own) if is_running else own
-        self.unscorable.update(reason for row in scored for reason in row.reasons)
-        found = combined(
+        for reason in (reason for row in scored for reason in row.reasons):
+            # A function's own messages may all differ.
+            is_known = reason in self.unscorable or len(self.unscorable) < _MOST_REASONS
+            self.unscorable[reason if is_known else _OTHER_REASONS] += 1
+        masks = self.config.mask_cut_off
+        return combined(
             rewards,
             self.config.rewards,
             penalties=torch.tensor([self._penalty(completion) for completion in completions], dtype=torch.float64),
+            masked=torch.tensor([masks and not completion.ended for completion in completions]),
             num_generations=self.config.num_generations,
         )
-        if self.config.mask_cut_off:
-            found.takes_part.logical_and_(torch.tensor([completion.ended for completion in completions]))
-        return found
+
+    def unscorable_text(self) -> str:
+        """Say how many completions trained nothing since a term could not tell, by reason; empty if none did."""
+        if not self.unscorable:
+            return ""
+        shown = "; ".join(f"{count:,}: {reason}" for reason, count in self.unscorable.most_common(_SHOWN_REASONS))
+        return f"Values that completions lacked, so that they trained nothing: {self.unscorable.total():,} ({shown})."
 
     def rounding(self, scored: Sequence[Scored]) -> float:
         """Return up to which difference the rewards of these completions are alike but for rounding."""

@@ -22,12 +22,20 @@ LENGTH = LengthTerm(name="length", target=(1, 10), weight=0.1)
 MODEL = RewardModelTerm(name="quality")
 
 
-def of(values: dict[str, list[float]], terms: list[RewardTerm], *, k: int = 2, penalties: list[float] | None = None):
+def of(
+    values: dict[str, list[float]],
+    terms: list[RewardTerm],
+    *,
+    k: int = 2,
+    penalties: list[float] | None = None,
+    masked: list[bool] | None = None,
+):
     number = len(next(iter(values.values())))
     found: CombinedRewards = combined(
         {name: torch.tensor(row, dtype=torch.float64) for name, row in values.items()},
         terms,
         penalties=torch.tensor(penalties or [0.0] * number, dtype=torch.float64),
+        masked=torch.tensor(masked or [False] * number),
         num_generations=k,
     )
     return found
@@ -123,3 +131,18 @@ def test_each_term_has_its_curves() -> None:
     assert found["unscorable_fraction"] == 0.25
     assert found["value_length_length_correlation"] < -0.9
     assert found["value_right_std"] == pytest.approx(0.5**0.5)
+
+
+def test_a_right_answer_that_is_masked_is_no_right_answer_of_its_group() -> None:
+    found = of({"right": [1, 0], "length": [0, -1]}, [OUTCOME, LENGTH], masked=[True, False])
+    assert found.takes_part.tolist() == [False, True] and found.rewards[1] == 0
+
+
+def test_reasons_that_all_differ_are_counted_together_after_a_hundred() -> None:
+    reward = _policy_reward()
+    rows = _scored(*[(math.nan, 0, f"no word {number}") for number in range(150)])
+    reward.combined(rows, [completion("x")] * 150)
+    assert len(reward.unscorable) == 101 and reward.unscorable["other reasons"] == 50
+    assert reward.unscorable_text().startswith(
+        "Values that completions lacked, so that they trained nothing: 150 (50: other reasons; 1: right: no word 0;"
+    )
