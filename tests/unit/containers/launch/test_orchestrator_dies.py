@@ -17,7 +17,7 @@ from containers.launch.base import CreateRefusedError
 from containers.launch.leftovers import new_token, sole_program
 from containers.launch.process import ProcessRuntime
 from tests.unit.factories.launch_factory import Watcher, make_launch, make_spec
-from tests.unit.factories.stage_processes import alive, command_of
+from tests.unit.factories.stage_processes import alive, command_of, left_with_token
 
 pytestmark = pytest.mark.waits
 
@@ -176,17 +176,14 @@ def test_what_a_killed_supervisor_left_is_ended_before_the_next_program_starts(t
     """Orchestrator and supervisor killed together, and no namespace: nobody is left who would end the program."""
     work = tmp_path / "work"
     work.mkdir()
-    left = subprocess.Popen(["sleep", "1000"], env={TOKEN_VARIABLE: new_token(work)})
-    other = subprocess.Popen(["sleep", "1000"], env={TOKEN_VARIABLE: new_token(tmp_path / "another")})
-    try:
-        with sole_program(work, limit_s=lambda: 5.0, should_stop=lambda: False, say=print) as lock:
-            assert lock is not None
-            assert left.wait(timeout=5) == -signal.SIGKILL
-            assert other.poll() is None
-    finally:
-        for process in (left, other):
-            process.kill()
-            process.wait()
+    with (
+        left_with_token(new_token(work)) as left,
+        left_with_token(new_token(tmp_path / "another")) as other,
+        sole_program(work, limit_s=lambda: 5.0, should_stop=lambda: False, say=print) as lock,
+    ):
+        assert lock is not None
+        assert left.wait(timeout=5) == -signal.SIGKILL
+        assert other.poll() is None
 
 
 def test_a_lock_whose_holder_cannot_be_seen_is_named_while_it_is_waited_for(

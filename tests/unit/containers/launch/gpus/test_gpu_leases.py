@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from containers.contracts.names import TOKEN_VARIABLE
 from containers.launch.gpus import leases as gpu_leases
 from containers.launch.gpus.leases import lease_folder, leased, leased_gpus, open_lease_folder, program_locks
 from containers.launch.leftovers import new_token
+from tests.unit.factories.stage_processes import left_with_token
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
 PROGRAM = """
@@ -100,12 +100,11 @@ def test_the_lock_of_a_program_follows_no_link(tmp_path: Path) -> None:
 
 def test_a_card_is_not_free_while_a_process_of_its_program_lives_that_holds_no_lock(tmp_path: Path) -> None:
     token = new_token(tmp_path)
-    with subprocess.Popen(["sleep", "60"], env={TOKEN_VARIABLE: token}) as left:
+    with left_with_token(token):
         with program_locks(["GPU-a"], folder=tmp_path, token=token):
             pass
         with leased(UUIDS, count=1, holder="next", folder=tmp_path) as taken:
             assert taken == ("GPU-b",)
-        left.kill()
     with leased(UUIDS, count=1, holder="next", folder=tmp_path) as taken:
         assert taken == ("GPU-a",)
 
