@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from containers.contracts.configs.filter_dataset import FilterDatasetConfig, HeldOutSuite
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.row_filters import HeldOutSuite
 from containers.contracts.funnel import Funnel
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import EVENTS_FILE, StageName

@@ -177,7 +177,7 @@ class _Decisions:
         run.stopped_because = ""
         reward_model = self._book.artifact(champion.model)
         made = {
-            "pairs": _artifact(run, StageName.FILTER_DATASET),
+            "prompts": _artifact(run, config.prompt_stage),
             "start_model": _start_model(run, config),
             "reward_model": reward_model,
             "gate": champion.gate,

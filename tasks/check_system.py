@@ -40,6 +40,7 @@ from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.runtime import NOT_ASKED, judge_runtime, present_stages_digest
 from tasks.run.state import PipelineRun
 from tasks.sources.hub import hub_token
+from tasks.sources.peek import PROMPTS
 from tasks.sources.resolve import Probe, probe_dataset, probe_file, probe_model
 from tasks.sources.suites import probe_suite
 
@@ -199,6 +200,8 @@ def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
     if config.base_model is not None:
         add("base model", "safetensors, tokenizer, chat template", probe_model, config.base_model)
     add("dataset", "data files", probe_dataset, config.dataset)
+    if config.prompts is not None:
+        add("prompts", "data files", partial(probe_dataset, kind=PROMPTS), config.prompts)
     if config.reward_model is not None:
         add("reward model", _SCORING_MODEL, probe_reward_model, config.reward_model)
     if (reference := config.filter_dataset.polarity.reference_reward_model) is not None:

@@ -11,6 +11,7 @@ from prefect.cache_policies import NO_CACHE
 from containers.contracts.champions import Comparison, DecisionKind
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.row_filters import RowFilters
 from containers.contracts.digests import read_manifest
 from containers.contracts.names import FROZEN_PAIRS_FILE, POLICY_FROZEN_PROMPTS_FILE, TUNE_PAIRS_FILE, StageName
 from containers.contracts.pipeline import JUDGED_BY, TRAINED_BY
@@ -145,7 +146,8 @@ def _judged(
 
 def _write_seen_prompts(run: PipelineRun, book: ChampionBook, challenger: ModelVersion, frozen: FrozenSet) -> None:
     """Keep which prompts the challenger has seen: later its data may be gone."""
-    filters = run.config.filter_dataset
+    is_set = book.kind == "policy" and run.config.prompts is not None
+    filters: RowFilters = run.config.filter_prompts if is_set else run.config.filter_dataset
     seen = seen_prompts(
         Path(book.artifact(challenger.pairs).path),
         book.frozen_file(frozen),
@@ -185,7 +187,8 @@ def _challenger(
     known = record.version_of(model)
     if known is not None:
         return known
-    certificate, pairs = _stored(run, JUDGED_BY[book.kind]), _stored(run, StageName.FILTER_DATASET)
+    data_stage = StageName.FILTER_DATASET if book.kind == "reward_model" else run.config.prompt_stage
+    certificate, pairs = _stored(run, JUDGED_BY[book.kind]), _stored(run, data_stage)
     lineage = read_manifest(Path(book.artifact(pairs).path)).lineage
     return ModelVersion(
         number=1 + max((version.number for version in record.versions), default=0),

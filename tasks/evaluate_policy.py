@@ -18,7 +18,7 @@ from tasks.stage_task import StageTask
 def evaluate_policy(
     run: PipelineRun,
     *,
-    pairs: ArtifactRef,
+    prompts: ArtifactRef,
     start_model: ArtifactRef | StageInput,
     policy: ArtifactRef,
     reward_model: ArtifactRef | StageInput,
@@ -27,7 +27,7 @@ def evaluate_policy(
     artifact = make(
         run,
         StageName.EVALUATE_POLICY,
-        pairs=pairs,
+        prompts=prompts,
         start_model=start_model,
         policy=policy,
         reward_model=reward_model,

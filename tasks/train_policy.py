@@ -1,4 +1,4 @@
-"""train_policy: TRL RLOOTrainer against that reward model, with KL to the start model."""
+"""train_policy: the policy by the configured algorithm, against the configured rewards."""
 
 from containers.contracts.names import CERTIFICATE_INPUT, StageName
 from containers.contracts.records import GateVerdict
@@ -15,7 +15,7 @@ from tasks.stage_task import StageTask
 def train_policy(
     run: PipelineRun,
     *,
-    pairs: ArtifactRef,
+    prompts: ArtifactRef,
     start_model: ArtifactRef | StageInput,
     reward_model: ArtifactRef | StageInput,
     gate: GateVerdict,
@@ -29,7 +29,7 @@ def train_policy(
     artifact = make(
         run,
         StageName.TRAIN_POLICY,
-        pairs=pairs,
+        prompts=prompts,
         start_model=start_model,
         reward_model=reward_model,
         unkeyed=(certificate,),

@@ -75,7 +75,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         ]:
             raise BadConfigError("\n".join(f"train_policy.{key}: {text}" for key, text in wrong))
         try_kernels(compute_device(context.spec.profile))
-        start, pairs = context.input_path("start_model"), context.input_path("pairs")
+        start, pairs = context.input_path("start_model"), context.input_path("prompts")
         self.tokenizer = load_tokenizer(start, origin=context.input("start_model").origin)
         num_rows = num_embedding_rows(start)
         prompts = read_training_prompts(pairs, self.tokenizer, config, num_rows=num_rows)

@@ -1,4 +1,4 @@
-"""What filter_dataset did with the rows, `funnel.json`: counts of each filter, and what the checks found."""
+"""What a filter did with the rows, `funnel.json`: counts of each step, and what the checks found."""
 
 from typing import Literal
 
@@ -86,16 +86,22 @@ class ValidationPart(Frozen):
 
 
 class Funnel(Frozen):
-    """`funnel.json`: how many rows each filter kept and dropped. kept + dropped = read."""
+    """`funnel.json`: how many rows each filter kept and dropped. kept + dropped = read.
+
+    Of filter_dataset, or of filter_prompts, which keeps no pairs.
+    """
 
     sources: tuple[str, ...]
     rows_read: int = Field(ge=0)
     steps: tuple[FunnelStep, ...]
-    train_pairs: int = Field(ge=0)
-    validation_pairs: int = Field(ge=0)
+    train_pairs: int = Field(0, ge=0)
+    validation_pairs: int = Field(0, ge=0)
     validation_parts: tuple[ValidationPart, ...] = ()
     policy_train_prompts: int = Field(ge=0)
     policy_eval_prompts: int = Field(ge=0)
+    policy_frozen_prompts: int = Field(0, ge=0, description="They compare champions; of filter_prompts only")
+    has_pairs: bool = Field(True, description="False: the rows were prompts")
+    num_with_answer: int = Field(0, ge=0, description="Prompts kept that have a reference answer")
     pairs_set_aside_for_policy: int = Field(
         0, ge=0, description="Good pairs whose prompt went to the policy; they train no reward model"
     )
@@ -105,7 +111,7 @@ class Funnel(Frozen):
     read_by_language: tuple[tuple[str, int], ...] = ()
     read_by_strength: tuple[tuple[str, int], ...] = ()
     read_by_source: tuple[tuple[str, int], ...] = ()
-    train_by_source: tuple[tuple[str, int], ...] = Field((), description="Training pairs of each source")
+    train_by_source: tuple[tuple[str, int], ...] = Field((), description="Training rows of each source")
     polarity: tuple[PolarityCheck, ...] = Field((), description="Of sources that have such scores")
     reference: tuple[ReferenceCheck, ...] = Field((), description="Where a reference reward model judged the labels")
     num_near_duplicates: int | None = Field(None, ge=0, description="Dropped or only reported; null: not looked for")

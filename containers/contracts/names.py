@@ -10,6 +10,7 @@ class StageName(StrEnum):
 
     CHECK_SYSTEM = "check_system"
     FILTER_DATASET = "filter_dataset"
+    FILTER_PROMPTS = "filter_prompts"
     BUILD_BASE_MODEL = "build_base_model"
     TRAIN_SFT = "train_sft"
     TRAIN_REWARD_MODEL = "train_reward_model"

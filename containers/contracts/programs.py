@@ -23,8 +23,8 @@ from pydantic import Field
 
 from containers.contracts.base import Frozen
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.policy_algorithms import OBJECTIVES
+from containers.contracts.configs.row_filters import RowFilters
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import content_digest
@@ -41,6 +41,7 @@ NOT_COUNTED = frozenset(
     {
         "containers.contracts.configs.stages",
         "containers.contracts.configs.score_file",
+        "containers.contracts.configs.row_filters",
         "containers.contracts.configs.training",
         "containers.contracts.configs.policy_algorithms",
         "containers.contracts.registries",
@@ -194,7 +195,7 @@ def members_of(config: StageConfig) -> tuple[str, ...]:
     """The modules of registries that a configuration names; unknown names are skipped."""
     if isinstance(config, EvaluateRewardModelConfig):
         named = ("pairs", *(suite.benchmark for suite in config.suites))
-    elif isinstance(config, FilterDatasetConfig):
+    elif isinstance(config, RowFilters):
         named = tuple(suite.benchmark for suite in config.suites if config.contamination != "off")
     elif isinstance(config, TrainPolicyConfig):
         return (

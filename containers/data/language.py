@@ -5,8 +5,9 @@ beginning and the end of a long text are read. The text is `wanted` when the wan
 probability; `other` when they have not, and one other language is likelier than all the rest together; else
 `undecided` ("Yes.", "42", a list of names).
 
-The rule for a row. Prompt, chosen and rejected are judged separately. One `other` drops the row: an English question
-with a Chinese answer is no English pair, nor is a translation from English. If all three are `undecided`, the
+The rule for a row. Prompt, chosen and rejected are judged separately; a row of a prompt set has only the prompt,
+and stays if it is `undecided`: many problems are a formula. One `other` drops the row: an English question
+with a Chinese answer is no English pair, nor is a translation from English. If all are `undecided`, the
 `language` column decides; if the column is empty, at least one text must be `wanted`. In a code row (its column holds
 a programming language) only the prompt's prose is judged, and `undecided` keeps the row.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from containers.data.language_names import UNKNOWN_LANGUAGE, language_codes, language_names, normalised_language
-from containers.data.rows import PreferenceRow
+from containers.data.rows import Row
 from containers.harness.errors import BadConfigError
 from containers.near_words import nearest_word
 
@@ -87,12 +88,13 @@ class LanguageJudge:
 
     Args:
         languages: names or ISO 639-1 codes: `("english", "de")`.
+        stage: has the key of the languages, for messages.
 
     Raises:
         BadConfigError: a language is not in the table.
     """
 
-    def __init__(self, languages: tuple[str, ...]) -> None:
+    def __init__(self, languages: tuple[str, ...], *, stage: str = "filter_dataset") -> None:
         self._identifier = _load_identifier()
         self._wanted_names = frozenset(map(normalised_language, languages))
         self._wanted_codes = frozenset(code for name in self._wanted_names for code in language_codes(name))
@@ -101,7 +103,7 @@ class LanguageJudge:
                 near = nearest_word(name, language_names())
                 hint = f"Did you mean `{near}`? " if near else ""
                 raise BadConfigError(
-                    f"filter_dataset.languages: `{name}` is no language that the detector knows. {hint}"
+                    f"{stage}.languages: `{name}` is no language that the detector knows. {hint}"
                     f"Known: {', '.join(language_names())}. Or set check_language_on_text: false."
                 )
 
@@ -122,19 +124,21 @@ class LanguageJudge:
             return Verdict("other", likeliest)
         return Verdict("undecided")
 
-    def judge_row(self, row: PreferenceRow, *, is_code: bool) -> Verdict:
+    def judge_row(self, row: Row, *, is_code: bool) -> Verdict:
         """Judge a row: `wanted` keeps it, with the language to record; `other` and `undecided` drop it."""
-        pair = row.pair
-        prompt = self.judge_text("\n".join(turn["content"] for turn in pair.prompt if turn["role"] != "system"))
+        prompt = self.judge_text("\n".join(turn["content"] for turn in row.prompt if turn["role"] != "system"))
         if is_code:
-            return prompt if prompt.kind == "other" else Verdict("wanted", pair.language)
-        verdicts = (prompt, self.judge_text(pair.chosen), self.judge_text(pair.rejected))
+            return prompt if prompt.kind == "other" else Verdict("wanted", row.language)
+        verdicts = (prompt, *map(self.judge_text, row.completions))
         for verdict in verdicts:
             if verdict.kind == "other":
                 return verdict
-        if pair.language in self._wanted_names:
-            return Verdict("wanted", pair.language)
-        return next((verdict for verdict in verdicts if verdict.kind == "wanted"), Verdict("undecided"))
+        if row.language in self._wanted_names:
+            return Verdict("wanted", row.language)
+        found = next((verdict for verdict in verdicts if verdict.kind == "wanted"), None)
+        if found is None and not row.completions:
+            return Verdict("wanted", row.language)  # a sum or a formula is in no language
+        return found or Verdict("undecided")
 
 
 _name_of = functools.cache(normalised_language)

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, Protocol, Self, TypeGuard
 
 from containers.data.language_names import normalised_language
 
@@ -28,6 +28,37 @@ class MalformedRowError(ValueError):
         super().__init__(f"{reason}: {seen}")
         self.reason = reason
         self.seen = str(seen)
+
+
+class Row(Protocol):
+    """A well-formed row of any kind, as filters see it."""
+
+    @property
+    def prompt(self) -> tuple[Turn, ...]:
+        """The conversation, which ends with the user's turn."""
+
+    @property
+    def prompt_id(self) -> str:
+        """Digest of the prompt."""
+
+    @property
+    def row_id(self) -> str:
+        """Digest of everything that the row teaches."""
+
+    @property
+    def domain(self) -> str:
+        """The subject; `general` where the row names none."""
+
+    @property
+    def language(self) -> str:
+        """A language, or a programming language; `unknown` where the row names none."""
+
+    @property
+    def completions(self) -> tuple[str, ...]:
+        """The texts beside the prompt that a model would read."""
+
+    def in_language(self, language: str) -> Self:
+        """Return the row with another language."""
 
 
 class Pair(NamedTuple):
@@ -58,6 +89,90 @@ class PreferenceRow(NamedTuple):
     is_tie: bool
     contradicts_annotators: bool
     agrees_with_scores: bool | None = None
+
+    @property
+    def prompt(self) -> tuple[Turn, ...]:
+        """The conversation that both completions answer."""
+        return self.pair.prompt
+
+    @property
+    def row_id(self) -> str:
+        """Digest of prompt, chosen and rejected."""
+        return self.pair.pair_id
+
+    @property
+    def domain(self) -> str:
+        """The subject; `general` where the row names none."""
+        return self.pair.domain
+
+    @property
+    def language(self) -> str:
+        """A language, or a programming language; `unknown` where the row names none."""
+        return self.pair.language
+
+    @property
+    def completions(self) -> tuple[str, ...]:
+        """Chosen and rejected."""
+        return self.pair.chosen, self.pair.rejected
+
+    def in_language(self, language: str) -> "PreferenceRow":
+        """Return the row with another language."""
+        return self._replace(pair=self.pair._replace(language=language))
+
+
+class PromptRow(NamedTuple):
+    """A prompt without completions.
+
+    Attributes:
+        answer: the reference answer; None where the row has none.
+        difficulty: as the row gives it, a fraction such as `3/8` as a number; None where it gives none.
+        columns: the further columns that the configuration keeps.
+        row_id: digest of prompt and answer.
+    """
+
+    prompt: tuple[Turn, ...]
+    answer: str | None
+    difficulty: float | None
+    columns: Mapping[str, Any]
+    domain: str
+    language: str
+    prompt_id: str
+    row_id: str
+
+    @property
+    def completions(self) -> tuple[str, ...]:
+        """None: the policy writes them."""
+        return ()
+
+    def in_language(self, language: str) -> "PromptRow":
+        """Return the row with another language."""
+        return self._replace(language=language)
+
+
+def make_prompt_row(
+    value: Value,
+    *,
+    prompt: tuple[Turn, ...],
+    answer: str | None,
+    difficulty: float | None = None,
+    columns: Mapping[str, Any] | None = None,
+) -> PromptRow:
+    """Return the row with its digests; `value` is the object that it was read from, with domain and language.
+
+    Raises:
+        MalformedRowError: domain or language is present, but no text.
+    """
+    digest = _prompt_digest(prompt)
+    return PromptRow(
+        prompt=prompt,
+        answer=answer,
+        difficulty=difficulty,
+        columns=columns or {},
+        domain=_name_in(value, "domain", _domain_name),
+        language=_name_in(value, "language", _language_name),
+        prompt_id=digest[:_CHARACTERS],
+        row_id=_digest(f"{digest}\0{answer}")[:_CHARACTERS],
+    )
 
 
 def make_row(

@@ -3,8 +3,9 @@
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from containers.contracts.spec import StageInput
 from containers.data.formats.custom_reader import read_lines_with
@@ -12,7 +13,7 @@ from containers.data.formats.files import data_files, require_rows_among
 from containers.data.funnel import DroppedRow, Split, shortened
 from containers.data.language_names import normalised_language
 from containers.data.reader import RowRead, read_rows, rows_of_lines
-from containers.data.rows import PreferenceRow
+from containers.data.rows import PreferenceRow, Row
 from containers.harness.errors import BadDataError
 
 # The name of the source where there is only one.
@@ -29,13 +30,34 @@ def _rounded(margin: float) -> str:
 
 
 @dataclass(slots=True)
-class PlacedRow:
+class Placed:
     """A well-formed row, the split of its source, and its place in the file."""
 
     source: str
     split: Split
     file: str
     line: int
+    row: Row
+
+    def dropped(self, seen: str) -> DroppedRow:
+        """Return the row as the funnel shows a dropped one."""
+        row = self.row
+        return DroppedRow(
+            split=self.split,
+            file=self.file,
+            line=self.line,
+            seen=seen,
+            source=self.source,
+            domain=row.domain,
+            language=row.language,
+            prompt=row.prompt[-1]["content"],
+        )
+
+
+@dataclass(slots=True)
+class PlacedRow(Placed):
+    """A preference row with its place."""
+
     row: PreferenceRow
 
     @property
@@ -46,23 +68,15 @@ class PlacedRow:
     def dropped(self, seen: str) -> DroppedRow:
         """Return the row as the funnel shows a dropped one."""
         pair = self.row.pair
-        return DroppedRow(
-            split=self.split,
-            file=self.file,
-            line=self.line,
-            seen=seen,
-            source=self.source,
-            domain=pair.domain,
-            language=pair.language,
-            strength=self.strength,
-            prompt=pair.prompt[-1]["content"],
-            chosen=pair.chosen,
-            rejected=pair.rejected,
-        )
+        found = super(PlacedRow, self).dropped(seen)
+        return replace(found, strength=self.strength, chosen=pair.chosen, rejected=pair.rejected)
+
+
+PlacedT = TypeVar("PlacedT", bound=Placed)
 
 
 @dataclass
-class Source:
+class Source(Generic[PlacedT]):
     """The rows of one input.
 
     Attributes:
@@ -74,7 +88,7 @@ class Source:
     origin: str
     split: Split
     rows_read: int = 0
-    rows: list[PlacedRow] = field(default_factory=list)
+    rows: list[PlacedT] = field(default_factory=list)
     malformed: dict[str, list[DroppedRow]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -83,7 +97,10 @@ class Source:
         return sum(len(rows) for reason, rows in self.malformed.items() if reason != _HARMLESS)
 
 
-def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, reader: Path | None = None) -> Source:
+PairSource: TypeAlias = Source[PlacedRow]
+
+
+def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, reader: Path | None = None) -> PairSource:
     """Read every row of an input's files.
 
     Places name the input's origin, not its mount, so they are the same in every runtime.
@@ -95,7 +112,7 @@ def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, re
         BadDataError: no data file, a damaged one, or one in an unknown schema; very many rows and nearly all malformed;
             or the reader failed.
     """
-    source = Source(name=name, origin=item.origin or Path(item.path).name, split=split)
+    source = PairSource(name=name, origin=item.origin or Path(item.path).name, split=split)
     for file, rows in _rows_by_file(source, Path(item.path), reader):
         for read in rows:
             source.rows_read += 1
@@ -107,7 +124,7 @@ def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, re
     return source
 
 
-def _rows_by_file(source: Source, root: Path, reader: Path | None) -> Iterator[tuple[str, Iterator[RowRead]]]:
+def _rows_by_file(source: PairSource, root: Path, reader: Path | None) -> Iterator[tuple[str, Iterator[RowRead]]]:
     """Yield the rows of each file, with the file's name for messages."""
     name = Path(source.origin).name
     if reader is not None:
@@ -117,8 +134,8 @@ def _rows_by_file(source: Source, root: Path, reader: Path | None) -> Iterator[t
         yield path.relative_to(root).as_posix() if root.is_dir() else name, read_rows(path)
 
 
-def check_malformed(source: Source, *, max_fraction: float) -> None:
-    """Refuse a source in which more rows than `max_fraction` are malformed.
+def check_malformed(source: Source[Any], *, max_fraction: float, stage: str = "filter_dataset") -> None:
+    """Refuse a source in which more rows than `max_fraction` are malformed; `stage` has the key of it.
 
     Raises:
         BadDataError: with the count of each reason, and the first lines.
@@ -128,7 +145,7 @@ def check_malformed(source: Source, *, max_fraction: float) -> None:
     lines = [f"  {reason}: {len(rows):,} ({_first_lines(rows)})" for reason, rows in malformed_by_reason([source])]
     raise BadDataError(
         f"{source.origin}: {source.num_malformed:,} of {source.rows_read:,} rows "
-        f"({source.num_malformed / source.rows_read:.1%}) are malformed; filter_dataset.max_malformed_fraction allows "
+        f"({source.num_malformed / source.rows_read:.1%}) are malformed; {stage}.max_malformed_fraction allows "
         f"{max_fraction:.1%}.\n"
         + "\n".join(lines)
         + "\nRepair the file, or allow a larger fraction: the good rows are "
@@ -136,7 +153,7 @@ def check_malformed(source: Source, *, max_fraction: float) -> None:
     )
 
 
-def malformed_by_reason(sources: Iterable[Source]) -> list[tuple[str, list[DroppedRow]]]:
+def malformed_by_reason(sources: Iterable[Source[Any]]) -> list[tuple[str, list[DroppedRow]]]:
     """Malformed rows of all sources together, the most frequent reason first."""
     together: dict[str, list[DroppedRow]] = defaultdict(list)
     for source in sources:
@@ -145,9 +162,9 @@ def malformed_by_reason(sources: Iterable[Source]) -> list[tuple[str, list[Dropp
     return sorted(together.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
-def languages_seen(rows: Iterable[PlacedRow]) -> str:
+def languages_seen(rows: Iterable[Placed]) -> str:
     """The values of the language column as text, most frequent first."""
-    counts = Counter(item.row.pair.language for item in rows).most_common(8)
+    counts = Counter(item.row.language for item in rows).most_common(8)
     return ", ".join(f"{shortened(name, 24)} {count:,}" for name, count in counts)
 
 
@@ -158,7 +175,7 @@ def _first_lines(rows: list[DroppedRow]) -> str:
     return f"{shown}, …" if len(rows) > _LINES_SHOWN else shown
 
 
-def _malformed(read: RowRead, *, source: Source, file: str) -> DroppedRow:
+def _malformed(read: RowRead, *, source: PairSource, file: str) -> DroppedRow:
     return DroppedRow(
         split=source.split,
         source=source.name,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from containers.data.formats.transcripts import comparison_text
-from containers.data.rows import PreferenceRow, Turn
+from containers.data.rows import PreferenceRow, PromptRow, Row, Turn
 
 
 def write_comparisons(path: Path, rows: Iterable[PreferenceRow]) -> int:
@@ -42,7 +42,15 @@ _PAIRS = pa.schema(
         ("pair_id", pa.string()),
     ]
 )
-_PROMPTS = pa.schema([("prompt", _TURNS), ("domain", pa.string()), ("prompt_id", pa.string())])
+_PROMPTS = pa.schema(
+    [
+        ("prompt", _TURNS),
+        ("domain", pa.string()),
+        ("prompt_id", pa.string()),
+        ("answer", pa.string()),
+        ("columns", pa.string()),
+    ]
+)
 
 
 def write_pairs(path: Path, rows: Iterable[PreferenceRow]) -> None:
@@ -57,17 +65,24 @@ def write_pairs(path: Path, rows: Iterable[PreferenceRow]) -> None:
     _write(path, columns, _PAIRS)
 
 
-def write_prompts(path: Path, rows: Iterable[PreferenceRow]) -> int:
-    """Write each prompt once, where it first appears.
+def write_prompts(path: Path, rows: Iterable[Row]) -> int:
+    """Write each prompt once, where it first appears; `columns` is an object as JSON.
 
     Returns:
         The number of prompts.
     """
-    first: dict[str, PreferenceRow] = {}
+    first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row.prompt_id, row)
-    pairs = [row.pair for row in first.values()]
-    _write(path, (_turns([pair.prompt for pair in pairs]), [pair.domain for pair in pairs], list(first)), _PROMPTS)
+    kept = list(first.values())
+    columns = (
+        _turns([row.prompt for row in kept]),
+        [row.domain for row in kept],
+        list(first),
+        [row.answer if isinstance(row, PromptRow) else None for row in kept],
+        [json.dumps(row.columns, sort_keys=True) if isinstance(row, PromptRow) else None for row in kept],
+    )
+    _write(path, columns, _PROMPTS)
     return len(first)
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from containers.contracts.funnel import LabelAgreement, PolarityCheck
 from containers.data.filters.inputs import check_readers
 from containers.data.rows import PreferenceRow
-from containers.data.sources import Source
+from containers.data.sources import PairSource
 from containers.evals.statistics import share_metric
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError
 
 
 def checked_polarity(
-    context: StageContext, sources: Sequence[Source], *, confidence: float
+    context: StageContext, sources: Sequence[PairSource], *, confidence: float
 ) -> tuple[PolarityCheck, ...]:
     """Return how often labels agree with the scores beside them, for each source with such scores.
 

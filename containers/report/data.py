@@ -89,6 +89,8 @@ def _undecided(check: LabelAgreement) -> str:
 def unaccounted_rows(funnel: Funnel) -> int:
     """Rows read that are neither dropped nor used nor set aside; 0 when the funnel adds up."""
     used = funnel.train_pairs + funnel.validation_pairs + funnel.pairs_set_aside_for_policy
+    if not funnel.has_pairs:
+        used = funnel.policy_train_prompts + funnel.policy_eval_prompts + funnel.policy_frozen_prompts
     return funnel.rows_read - used - sum(step.dropped for step in funnel.steps)
 
 
@@ -123,6 +125,8 @@ def _part_text(part: ValidationPart) -> str:
 
 
 def _uses(funnel: Funnel) -> tuple[Block, ...]:
+    if not funnel.has_pairs:
+        return _prompt_uses(funnel)
     uses = Facts(
         (
             ("Reward model, training", Quantity(funnel.train_pairs, "pairs")),
@@ -136,6 +140,24 @@ def _uses(funnel: Funnel) -> tuple[Block, ...]:
     kept += [(f"preference of strength {strength}", count) for strength, count in funnel.kept_by_strength]
     by_group = (Section("Pairs kept", (Facts(tuple(kept)),)),) if kept else ()
     return (Section("What the pairs are for", (uses,)), *by_group)
+
+
+def _prompt_uses(funnel: Funnel) -> tuple[Block, ...]:
+    frozen = (
+        Quantity(funnel.policy_frozen_prompts, "prompts")
+        if funnel.policy_frozen_prompts
+        else ("those that judge the policy: too few are held out")
+    )
+    uses = Facts(
+        (
+            ("Policy, training", Quantity(funnel.policy_train_prompts, "prompts")),
+            ("Policy, evaluation", Quantity(funnel.policy_eval_prompts, "prompts")),
+            ("To compare champions", frozen),
+            ("With a reference answer", Quantity(funnel.num_with_answer, "prompts")),
+        )
+    )
+    kept = tuple((name or "(no domain)", count) for name, count in funnel.kept_by_domain[:_MAX_GROUPS])
+    return (Section("What the prompts are for", (uses,)), *((Section("Prompts kept", (Facts(kept),)),) if kept else ()))
 
 
 def _steps(funnel: Funnel) -> tuple[Block, ...]:

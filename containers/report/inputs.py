@@ -42,6 +42,7 @@ class ReportInputs:
     pipeline: PipelineRecord
     seed: int
     funnel: Funnel | None = None
+    prompts: Funnel | None = None
     reward_model: Certificate | None = None
     policy: PolicyEvaluation | None = None
     training: Mapping[StageName, TrainingInfo] = field(default_factory=dict)
@@ -87,6 +88,7 @@ def load_report_inputs(context: StageContext) -> ReportInputs:
         pipeline=pipeline,
         seed=context.spec.seed,
         funnel=record(StageName.FILTER_DATASET, FUNNEL_FILE, Funnel),
+        prompts=record(StageName.FILTER_PROMPTS, FUNNEL_FILE, Funnel),
         reward_model=record(StageName.EVALUATE_REWARD_MODEL, CERTIFICATE_FILE, Certificate),
         policy=record(StageName.EVALUATE_POLICY, POLICY_EVALUATION_FILE, PolicyEvaluation),
         training={stage: info for stage, info in training.items() if info},

@@ -99,7 +99,11 @@ def _gates(inputs: ReportInputs) -> Section:
 
 
 def _data(inputs: ReportInputs) -> tuple[Block, ...]:
-    return data_blocks(inputs.funnel) if inputs.funnel else nothing(inputs, StageName.FILTER_DATASET)
+    pairs = data_blocks(inputs.funnel) if inputs.funnel else nothing(inputs, StageName.FILTER_DATASET)
+    if inputs.stage(StageName.FILTER_PROMPTS) is None:
+        return pairs
+    prompts = data_blocks(inputs.prompts) if inputs.prompts else nothing(inputs, StageName.FILTER_PROMPTS)
+    return (*pairs, Section("Prompts of the policy", prompts))
 
 
 def _training(inputs: ReportInputs, stage: StageName) -> tuple[Block, ...]:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from containers.contracts.configs.rewards import ExactTerm
 from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.data.answers import written_answer
 from containers.harness.context import StageContext
-from containers.rewards.answers import written_answer
 from containers.rewards.base import Answered, NoValue, Reward, Value
 
 

@@ -59,7 +59,9 @@ def _held_out_prompts(context: StageContext, config: EvaluatePolicyConfig) -> tu
     """Return the prompts to answer; note how many were left out and how many were drawn."""
     folder = context.input_path("policy") / MODEL_FOLDER
     tokenizer = load_tokenizer(folder, origin=context.input("policy").origin)
-    found = read_evaluation_prompts(context.input_path("pairs"), tokenizer, config, num_rows=num_embedding_rows(folder))
+    found = read_evaluation_prompts(
+        context.input_path("prompts"), tokenizer, config, num_rows=num_embedding_rows(folder)
+    )
     prompts = seeded_subset(found.prompts, limit=config.max_prompts, seed=context.spec.seed)
     context.recorder.note(
         f"{len(prompts)} of {len(found.prompts)} held-out prompts are answered. {found.left_out_text}".rstrip()

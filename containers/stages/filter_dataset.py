@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.funnel import Funnel
 from containers.contracts.outcome import Metric
-from containers.contracts.registries import BENCHMARKS
-from containers.data.filters.chain import FilterChain, Rows
-from containers.data.filters.contamination import SuitePrompt
 from containers.data.filters.floors import PairsLeft, check_floors, check_policy_prompts
 from containers.data.filters.inputs import filter_config, read_sources
 from containers.data.filters.output import Findings, SplitRows, write_artifact
+from containers.data.filters.pair_chain import PairChain, Rows
 from containers.data.filters.similar_prompts import PromptGroups
+from containers.data.filters.suites import suite_prompts
 from containers.data.funnel import FunnelCounter, Split, dropped_text
 from containers.data.language import LanguageJudge
 from containers.data.rows import Turn
-from containers.data.sources import Source, languages_seen, malformed_by_reason
+from containers.data.sources import PairSource, languages_seen, malformed_by_reason
 from containers.data.splits import divide_held_out, share_of, split_policy_prompts
 from containers.evals.polarity import checked_polarity
 from containers.harness.context import StageContext
@@ -46,14 +45,14 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     config = filter_config(context)
     sources = read_sources(context, config)
     polarity = checked_polarity(context, sources, confidence=config.polarity.confidence)
-    by_split: dict[Split, list[Source]] = {}
+    by_split: dict[Split, list[PairSource]] = {}
     for source in sources:
         by_split.setdefault(source.split, []).append(source)
     languages = {split: languages_seen([row for one in group for row in one.rows]) for split, group in by_split.items()}
     counter = FunnelCounter({split: sum(one.rows_read for one in group) for split, group in by_split.items()})
     for reason, malformed in malformed_by_reason(sources):
         counter.step(reason, malformed)
-    chain = FilterChain(config, counter=counter, seed=context.spec.seed)
+    chain = PairChain(config, counter=counter, seed=context.spec.seed)
     rows = _filtered([row for source in sources for row in source.rows], chain, context=context, config=config)
     division = _divide(rows, config=config, seed=context.spec.seed, sources=sources, groups=chain.groups)
     _check(division, counter=counter, fraction=config.policy_prompt_fraction, groups=chain.groups)
@@ -85,7 +84,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     )
 
 
-def _filtered(rows: Rows, chain: FilterChain, *, context: StageContext, config: FilterDatasetConfig) -> Rows:
+def _filtered(rows: Rows, chain: PairChain, *, context: StageContext, config: FilterDatasetConfig) -> Rows:
     """Return the rows that pass every filter; each filter is counted."""
     judge = LanguageJudge(config.languages) if config.check_language_on_text else None
     token_counter = None
@@ -109,7 +108,7 @@ def _filtered(rows: Rows, chain: FilterChain, *, context: StageContext, config: 
 
 
 def _divide(
-    rows: Rows, *, config: FilterDatasetConfig, seed: int, sources: list[Source], groups: PromptGroups
+    rows: Rows, *, config: FilterDatasetConfig, seed: int, sources: list[PairSource], groups: PromptGroups
 ) -> SplitRows:
     """Split the rows: validation files, or a share of the prompts of other sources; then the policy's prompts."""
     has_file = {source.name for source in sources if source.split == "validation"}
@@ -198,27 +197,6 @@ def _metrics(
         ),
         *(Metric(name=name, value=value, unit="fraction", count=read) for name, value in fractions.items()),
     )
-
-
-def suite_prompts(context: StageContext, config: FilterDatasetConfig) -> dict[str, list[SuitePrompt]]:
-    """Return the prompts of the suites that will judge the reward model; none if `contamination` is off.
-
-    Raises:
-        BadConfigError: the benchmark of a suite is not known.
-        BadDataError: a suite cannot be read.
-    """
-    if config.contamination == "off":
-        return {}
-    found = {}
-    for suite in config.suites:
-        if suite.benchmark not in BENCHMARKS:
-            raise BadConfigError(
-                f"The suite `{suite.name}` names the benchmark `{suite.benchmark}`, which is not known. "
-                f"Known: {', '.join(BENCHMARKS)}."
-            )
-        rows = BENCHMARKS[suite.benchmark].read(context.input_path(f"suite_{suite.name}"))
-        found[suite.name] = [SuitePrompt(suite.name, item.item_id, item.line, item.prompt) for item in rows.items]
-    return found
 
 
 class TokenCounter:

@@ -123,11 +123,11 @@ def _champion(book: ChampionBook, record: ChampionRecord, run: PipelineRun) -> M
 
 
 def _frozen_pairs(book: ChampionBook, record: ChampionRecord) -> StageInput:
-    """Input `pairs`: a folder with the frozen file, in place of an artifact of filter_dataset."""
+    """Input `pairs` or `prompts`: a folder with the frozen file, in place of the artifact of a filter."""
     frozen = book.require_frozen(record)
     folder = book.frozen_folder(frozen, name=_READ_AS[book.kind])
     return StageInput(
-        name="pairs",
+        name="pairs" if book.kind == "reward_model" else "prompts",
         path=str(folder),
         digest=f"sha256:{frozen.sha256}",
         origin=f"frozen for {book.name}, {folder.parent.name}",

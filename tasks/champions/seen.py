@@ -16,14 +16,15 @@ def seen_prompts(
     """Identities of the prompts that a model has seen.
 
     Args:
-        pairs: the artifact of filter_dataset that it was trained on.
+        pairs: the artifact of filter_dataset or filter_prompts that it was trained on.
         frozen: file of frozen pairs or prompts.
         overlap: `filter_dataset.similar_prompt_overlap`: frozen prompts that are like a training prompt count as seen,
             by the rule that keeps such prompts on one side of the split; None: the run does not keep to it.
         with_policy: the prompts that train the policy count too.
         with_tune: the pairs that chose its checkpoint count too; not where the frozen pairs are the same pairs.
     """
-    files = [TRAIN_PAIRS_FILE, *([POLICY_TRAIN_PROMPTS_FILE] if with_policy else [])]
+    has_pairs = (pairs / TRAIN_PAIRS_FILE).exists()
+    files = [*([TRAIN_PAIRS_FILE] if has_pairs else []), *([POLICY_TRAIN_PROMPTS_FILE] if with_policy else [])]
     files += [TUNE_PAIRS_FILE] if with_tune else []
     trained = {identity: turns for file in files for identity, turns in _prompts(pairs / file).items()}
     if overlap is None:

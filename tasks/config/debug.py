@@ -77,6 +77,10 @@ def _few_rows(config: RunConfig) -> dict[str, object]:
     if config.filter_dataset.policy_prompt_fraction:
         settings["filter_dataset.policy_prompt_fraction"] = 0.3
         settings["filter_dataset.policy_eval_prompt_fraction"] = 0.5
+    if config.prompts is not None:
+        settings["filter_prompts.max_rows"] = _MAX_ROWS
+        settings["prompts.validation"] = None
+        settings["filter_prompts.evaluation_fraction"] = 0.5
     return settings
 
 

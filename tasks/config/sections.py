@@ -10,6 +10,7 @@ from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.ladder import LadderSettings
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -22,7 +23,13 @@ from containers.contracts.registries import RuntimeKind
 from tasks.config.gates import Gates
 from tasks.config.logins import address_problem
 from tasks.config.retrain import RetrainRules
-from tasks.config.sources import DatasetSource, ModelSource, RewardModelSource, whole_filter_config
+from tasks.config.sources import (
+    DatasetSource,
+    ModelSource,
+    RewardModelSource,
+    whole_filter_config,
+    whole_prompt_config,
+)
 
 
 class RunSection(Frozen):
@@ -164,6 +171,14 @@ class RunTree(Frozen):
     filter_dataset: FilterDatasetConfig = Field(
         FilterDatasetConfig(), description="Which rows become preference pairs, and how they are split"
     )
+    prompts: DatasetSource | None = Field(
+        None,
+        description="Where the policy's prompts come from, with reference answers if the rewards need them; null: "
+        "`filter_dataset` sets some of its prompts aside",
+    )
+    filter_prompts: FilterPromptsConfig = Field(
+        FilterPromptsConfig(), description="Which rows of `prompts` train and judge the policy"
+    )
     train_sft: TrainSftConfig | None = Field(None, description="Supervised fine-tuning first; null: left out")
     reward_model: RewardModelSource | None = Field(
         None,
@@ -227,12 +242,19 @@ class RunTree(Frozen):
         return self.reward_model is None or self.run.until is not StageName.EVALUATE_REWARD_MODEL
 
     @property
+    def prompt_stage(self) -> StageName:
+        """The stage that makes the policy's prompts."""
+        return StageName.FILTER_DATASET if self.prompts is None else StageName.FILTER_PROMPTS
+
+    @property
     def possible_stages(self) -> tuple[StageName, ...]:
         """The stages of this run in order, if nothing ends it early."""
         return tuple(stage for stage in StageName if self.takes_part(stage))
 
     def takes_part(self, stage: StageName) -> bool:
         """Whether the run has the stage, if nothing ends it early."""
+        if stage is StageName.FILTER_PROMPTS:
+            return self.prompts is not None
         if stage is StageName.TRAIN_REWARD_MODEL:
             return self.reward_model is None
         if stage in (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT):
@@ -245,6 +267,10 @@ class RunTree(Frozen):
             return None
         if stage is StageName.FILTER_DATASET:
             return whole_filter_config(self.filter_dataset, self.dataset, self.evaluate_reward_model.suites)
+        if stage is StageName.FILTER_PROMPTS and self.prompts is not None:
+            needs_answer = any(term.needs_answer for term in self.train_policy.rewards)
+            suites = self.evaluate_reward_model.suites
+            return whole_prompt_config(self.filter_prompts, self.prompts, suites, needs_answer=needs_answer)
         if stage is StageName.TRAIN_POLICY:
             length = self.evaluate_policy.max_prompt_length
             return self.train_policy.model_copy(update={"evaluation_prompt_length": length})

@@ -1,4 +1,4 @@
-"""The sections `base_model:` and `dataset:` of a run: where model and data come from. Checks only the text."""
+"""The sections `base_model:`, `dataset:` and `prompts:` of a run: sources of models and data. Checks only the text."""
 
 import re
 from collections.abc import Sequence
@@ -7,12 +7,9 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from containers.contracts.base import Frozen, Positive
-from containers.contracts.configs.filter_dataset import (
-    FilterDatasetConfig,
-    HeldOutSuite,
-    ReferenceRewardModel,
-    SourceShare,
-)
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ReferenceRewardModel
+from containers.contracts.configs.filter_prompts import FilterPromptsConfig
+from containers.contracts.configs.row_filters import HeldOutSuite, RowFilters, SourceShare
 from containers.contracts.configs.suites import SuiteFile
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
@@ -79,7 +76,7 @@ class RewardModelSource(ModelSource):
 
 
 class RowSource(Frozen):
-    """Preference rows as jsonl, jsonl.gz or parquet: in a dataset repository on the hub, or local."""
+    """Rows as jsonl, jsonl.gz or parquet: in a dataset repository on the hub, or local."""
 
     hub_id: HubId | None = Field(
         None, description="`org/name` on the hub, for example `nvidia/HelpSteer3`; null: local"
@@ -134,7 +131,7 @@ class MixedSource(RowSource):
         description="Lower-case letters, digits, `-`, `_`; names it in tables and plots",
     )
     weight: Positive | None = Field(
-        None, description="Its share of the training pairs, against the other weights; null: all its pairs"
+        None, description="Its share of the training rows, against the other weights; null: all its rows"
     )
 
     @model_validator(mode="after")
@@ -145,7 +142,7 @@ class MixedSource(RowSource):
 
 
 class DatasetSource(RowSource):
-    """Where the preference rows come from: one source, or a mixture of several with names and weights."""
+    """Where rows come from: one source, or a mixture of several with names and weights."""
 
     train: str = Field(
         max_length=1024,
@@ -213,14 +210,32 @@ def whole_filter_config(
     The gate's minimum for a suite, and the paths of suites and reference reward model, are left out: none changes what
     the stage does. Their contents count as the stage's inputs.
     """
-    looked_for = suites if config.contamination != "off" else ()
     asked = config.polarity.reference_reward_model is not None
     return config.model_copy(
         update={
-            "mixture": tuple(SourceShare(name=source.name, weight=source.weight) for source in dataset.mixture),
+            **_mixture_and_suites(config, dataset, suites),
             "polarity": config.polarity.model_copy(
                 update={"reference_reward_model": ReferenceRewardModel() if asked else None}
             ),
-            "suites": tuple(HeldOutSuite(name=suite.name, benchmark=suite.benchmark) for suite in looked_for),
         }
     )
+
+
+def whole_prompt_config(
+    config: FilterPromptsConfig, prompts: DatasetSource, suites: Sequence[SuiteFile], *, needs_answer: bool
+) -> FilterPromptsConfig:
+    """As `whole_filter_config`, for filter_prompts.
+
+    Args:
+        needs_answer: whether a reward compares with the reference answer.
+    """
+    asked = needs_answer if config.require_answer is None else config.require_answer
+    return config.model_copy(update={**_mixture_and_suites(config, prompts, suites), "require_answer": asked})
+
+
+def _mixture_and_suites(config: RowFilters, source: DatasetSource, suites: Sequence[SuiteFile]) -> dict[str, object]:
+    looked_for = suites if config.contamination != "off" else ()
+    return {
+        "mixture": tuple(SourceShare(name=part.name, weight=part.weight) for part in source.mixture),
+        "suites": tuple(HeldOutSuite(name=suite.name, benchmark=suite.benchmark) for suite in looked_for),
+    }

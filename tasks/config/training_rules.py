@@ -74,11 +74,11 @@ def _rewards_make_sense(config: RunTree) -> Iterator[Mistake]:
     for key, text in reward_contradictions(terms):
         yield Mistake(f"train_policy.{key}", text)
     for place, term in enumerate(terms):
-        if term.needs_answer:
+        if term.needs_answer and config.prompts is None:
             yield Mistake(
                 f"train_policy.rewards.{place}",
                 f"{term.name} compares completions with a reference answer, and the prompts come from preferences, "
-                "which have none. Use other rewards.",
+                "which have none. Name a prompt set with answers in `prompts`, or use other rewards.",
             )
 
 

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, FilterDatasetConfig, ReferenceRewardModel
+from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.names import MODEL_FOLDER
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.sources import DatasetSource, ModelSource
 from tasks.sources.hub import hub_token
 from tasks.sources.local import ResolvedSource, resolve_file
+from tasks.sources.peek import PROMPTS
 from tasks.sources.pinned import pinned_dataset_inputs, pinned_model_input
 from tasks.sources.resolve import resolve_dataset, resolve_model
 from tasks.sources.suites import pinned_suite, resolve_suite
@@ -65,6 +67,18 @@ def filter_dataset_inputs(
     if config.max_tokens is None or base_model is None:
         return files
     return (*files, model_input(base_model, name="tokenizer", ask_hub=ask_hub))
+
+
+def filter_prompts_inputs(
+    config: FilterPromptsConfig, prompts: DatasetSource, suites: Sequence[SuiteFile] = (), *, ask_hub: bool = True
+) -> tuple[StageInput, ...]:
+    """Inputs of filter_prompts: data, and suites to keep out; `ask_hub` as in `filter_dataset_inputs`."""
+    if ask_hub:
+        found = resolve_dataset(prompts, token=hub_token(), kind=PROMPTS)
+        files = tuple(_input(item.name, item) for item in found)
+    else:
+        files = pinned_dataset_inputs(prompts, section=PROMPTS.section)
+    return files if config.contamination == "off" else (*files, *suite_inputs(suites, ask_hub=ask_hub))
 
 
 def model_input(source: ModelSource, *, name: str, ask_hub: bool, key: str = "base_model") -> StageInput:

@@ -14,7 +14,13 @@ from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput
 from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
-from tasks.pipeline.inputs import filter_dataset_inputs, made_input, suite_inputs, vocabulary_input
+from tasks.pipeline.inputs import (
+    filter_dataset_inputs,
+    filter_prompts_inputs,
+    made_input,
+    suite_inputs,
+    vocabulary_input,
+)
 
 # Role → what was made or named so far: an ArtifactRef, a StageInput or a GateVerdict.
 Made: TypeAlias = Mapping[str, Any]
@@ -52,8 +58,15 @@ def _data(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
     return filter_dataset_inputs(run.filter_dataset, run.dataset, run.base_model, suites, ask_hub=ask_hub)
 
 
+def _prompts(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
+    if run.prompts is None:
+        return ()
+    return filter_prompts_inputs(run.filter_prompts, run.prompts, run.evaluate_reward_model.suites, ask_hub=ask_hub)
+
+
 STAGES = (
     Stage(StageName.FILTER_DATASET, "pairs", ("checked",), _data),
+    Stage(StageName.FILTER_PROMPTS, "prompts", ("checked",), _prompts),
     Stage(
         StageName.BUILD_BASE_MODEL,
         "start_model",
@@ -69,8 +82,8 @@ STAGES = (
         ("pairs", "reward_model"),
         lambda run, ask_hub: suite_inputs(run.evaluate_reward_model.suites, ask_hub=ask_hub),
     ),
-    Stage(StageName.TRAIN_POLICY, "policy", ("pairs", "start_model", "reward_model", "gate")),
-    Stage(StageName.EVALUATE_POLICY, "verdict", ("pairs", "start_model", "reward_model", "policy")),
+    Stage(StageName.TRAIN_POLICY, "policy", ("prompts", "start_model", "reward_model", "gate")),
+    Stage(StageName.EVALUATE_POLICY, "verdict", ("prompts", "start_model", "reward_model", "policy")),
 )
 BY_NAME: Mapping[StageName, Stage] = {stage.name: stage for stage in STAGES}
 # The stages of a policy only.
@@ -112,6 +125,8 @@ def walk(
         source = stage.named(run)
         if run.takes_part(stage.name):
             made[stage.role] = resolver.made(stage, made)
+            if stage.name is StageName.FILTER_DATASET and run.prompts is None:
+                made["prompts"] = made[stage.role]  # it sets some aside for the policy
             yield stage, made[stage.role]
         elif source is not None:
             made[stage.role] = resolver.named(stage, source)

@@ -12,8 +12,9 @@ from tasks.config.errors import Mistake
 from tasks.config.run import RunConfig
 from tasks.plan.estimates import Work
 from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed
-from tasks.plan.inputs.data import Count, DataSize, FoundShape, Origin
+from tasks.plan.inputs.data import Count, DataSize, Origin
 from tasks.plan.inputs.lengths import PairLengths
+from tasks.plan.inputs.models import FoundShape
 
 CachedWords = Callable[[StageName], str]
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -67,6 +68,7 @@ class PlanContext:
 
     Attributes:
         lengths: of the pairs, if some could be read.
+        prompt_lengths: of a prompt set; None: the policy's prompts are those of the pairs, or none could be read.
         reward_model: from `reward_model:`; None if the run trains one, or its shape is unknown.
         reference: the reward model that judges the labels; None if there is none, or its shape is unknown.
         reused: stages that have their result already.
@@ -79,6 +81,7 @@ class PlanContext:
     model: FoundShape | None
     cached: CachedWords
     lengths: PairLengths | None = None
+    prompt_lengths: PairLengths | None = None
     reward_model: FoundShape | None = None
     reference: FoundShape | None = None
     reused: frozenset[StageName] = frozenset()

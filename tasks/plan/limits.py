@@ -19,7 +19,7 @@ from tasks.plan import estimates
 from tasks.plan.estimates import Work
 from tasks.plan.figures import Figure, PlanContext, StagePlan, duration_text, epochs_text
 from tasks.plan.inputs.data import Count
-from tasks.plan.load import sft_examples
+from tasks.plan.load import lengths_of_prompts, sft_examples
 
 # Share of lost examples that is worth a warning, if tokens were counted, and if they were guessed.
 _MANY, _MANY_GUESSED = 0.05, 0.25
@@ -52,7 +52,8 @@ class TooLong:
 
 def too_long(context: PlanContext, stage: StageName) -> TooLong | None:
     """What the stage leaves out of the sample; None if there is no sample, or no limit."""
-    lengths, config = context.lengths, context.config
+    of_policy, config = stage is StageName.TRAIN_POLICY, context.config
+    lengths = lengths_of_prompts(context) if of_policy else context.lengths
     if lengths is None:
         return None
     pairs = lengths.pairs

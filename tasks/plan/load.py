@@ -11,7 +11,7 @@ from containers.token_budgets import pair_pack_tokens
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad
 from tasks.plan.figures import PlanContext
-from tasks.plan.inputs.lengths import PairTokens
+from tasks.plan.inputs.lengths import PairLengths, PairTokens
 from tasks.plan.inputs.model_shape import lora_parameters, total_parameters
 
 TrainingConfig = TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig
@@ -80,7 +80,13 @@ def pack_tokens(context: PlanContext, config: TrainRewardModelConfig, batch: Bat
 
 def prompt_tokens(context: PlanContext, max_length: int) -> Sequence[int]:
     """Tokens of the prompts that fit; empty if none could be read."""
-    return context.lengths.fitting_prompts(max_length) if context.lengths is not None else ()
+    lengths = lengths_of_prompts(context)
+    return lengths.fitting_prompts(max_length) if lengths is not None else ()
+
+
+def lengths_of_prompts(context: PlanContext) -> PairLengths | None:
+    """The lengths of the policy's prompts; None if none could be read."""
+    return context.lengths if context.config.prompts is None else context.prompt_lengths
 
 
 def mean_prompt_tokens(context: PlanContext, max_length: int) -> float:

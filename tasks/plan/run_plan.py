@@ -17,11 +17,18 @@ from tasks.plan.estimates import Work
 from tasks.plan.figures import CachedWords, Figure, PlanContext, StagePlan, disk_figure, time_figure
 from tasks.plan.fit import unfit_mistakes
 from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed, HostMemory, read_host_memory, short_memory
-from tasks.plan.inputs.data import FoundShape, data_size, find_model_shape, find_scorer_shape
-from tasks.plan.inputs.lengths import read_lengths
+from tasks.plan.inputs.data import data_size
+from tasks.plan.inputs.lengths import read_lengths, read_prompt_lengths
 from tasks.plan.inputs.model_shape import total_parameters
+from tasks.plan.inputs.models import FoundShape, find_model_shape, find_scorer_shape
 from tasks.plan.limits import floor_mistakes, likely_troubles, sample_mistakes
-from tasks.plan.scoring import plan_evaluate_policy, plan_evaluate_reward_model, plan_filter_dataset, reference_troubles
+from tasks.plan.scoring import (
+    plan_evaluate_policy,
+    plan_evaluate_reward_model,
+    plan_filter_dataset,
+    plan_filter_prompts,
+    reference_troubles,
+)
 from tasks.plan.training import plan_train_policy, plan_train_reward_model, plan_train_sft
 from tasks.sources.resolve import absent_data
 
@@ -131,7 +138,9 @@ def draft_plan(
         if model_config is not None:
             raise
         mistakes.append(Mistake("", str(error)))
-    data = data_size(config, filtered=artifacts.get(StageName.FILTER_DATASET))
+    data = data_size(
+        config, filtered=artifacts.get(StageName.FILTER_DATASET), prompts=artifacts.get(StageName.FILTER_PROMPTS)
+    )
     reference = config.filter_dataset.polarity.reference_reward_model
     vocabulary_size = model.shape.vocab_size if model else None
     lengths = read_lengths(config, data, vocabulary_size=vocabulary_size, artifacts=artifacts)
@@ -142,6 +151,7 @@ def draft_plan(
         model,
         cached,
         lengths=lengths,
+        prompt_lengths=read_prompt_lengths(config, vocabulary_size=vocabulary_size, artifacts=artifacts),
         reward_model=None if config.reward_model is None else find_scorer_shape(config.reward_model),
         reference=None if reference is None else find_scorer_shape(ModelSource(**reference.model_dump())),
         reused=frozenset(artifacts),
@@ -203,7 +213,8 @@ def _assumptions(context: PlanContext) -> Iterator[str]:
 
 def _absent_data(context: PlanContext) -> str:
     """Message about the first local data that are missing; empty if none are."""
-    problem = next(absent_data(context.config.dataset), None)
+    sources = [source for source in (context.config.dataset, context.config.prompts) if source is not None]
+    problem = next((found for source in sources for found in absent_data(source)), None)
     if problem is None:
         return ""
     lacks = "nothing of the data" if context.data.rows is None else "nothing of it"
@@ -252,6 +263,7 @@ def _planned(context: PlanContext, stage: StageName) -> StagePlan:
 _PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {
     StageName.CHECK_SYSTEM: lambda context: StagePlan(StageName.CHECK_SYSTEM, "always runs"),
     StageName.FILTER_DATASET: plan_filter_dataset,
+    StageName.FILTER_PROMPTS: plan_filter_prompts,
     StageName.BUILD_BASE_MODEL: _build_base_model,
     StageName.TRAIN_SFT: plan_train_sft,
     StageName.TRAIN_REWARD_MODEL: plan_train_reward_model,

@@ -68,8 +68,7 @@ def plan_filter_dataset(context: PlanContext) -> StagePlan:
             count_figure(rows_name, data.rows, "rows"),
             count_figure("training pairs", data.train_pairs, "pairs"),
             count_figure("validation pairs", data.validation_pairs, "pairs"),
-            count_figure("policy training prompts", data.policy_train_prompts, "prompts"),
-            count_figure("policy evaluation prompts", data.policy_eval_prompts, "prompts"),
+            *(_prompt_figures(context) if context.config.prompts is None else ()),
         ),
         memory=memory,
         host_memory=_host_memory(memory, stage_profile(context.profile, stage)),
@@ -77,6 +76,22 @@ def plan_filter_dataset(context: PlanContext) -> StagePlan:
         work=work_figure(work) if work else None,
         time=time_figure(context, stage, all_work, note=note),
     )
+
+
+def _prompt_figures(context: PlanContext) -> tuple[Figure, ...]:
+    return (
+        count_figure("policy training prompts", context.data.policy_train_prompts, "prompts"),
+        count_figure("policy evaluation prompts", context.data.policy_eval_prompts, "prompts"),
+    )
+
+
+def plan_filter_prompts(context: PlanContext) -> StagePlan:
+    """Plan of the filter of prompts."""
+    stage = StageName.FILTER_PROMPTS
+    counts = (context.data.policy_train_prompts, context.data.policy_eval_prompts)
+    rows = sum(count.value for count in counts if count is not None)
+    work = Work(0.0, rows * _SECONDS_PER_ROW) if None not in counts else None
+    return replace(context.plan_of(stage), figures=_prompt_figures(context), time=time_figure(context, stage, work))
 
 
 def reference_troubles(context: PlanContext) -> Iterator[str]:

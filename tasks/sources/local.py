@@ -159,29 +159,31 @@ class DataPart:
     place: str
 
 
-def data_parts(name: str, source: RowSource) -> tuple[DataPart, ...]:
+def data_parts(name: str, source: RowSource, *, section: str = "dataset") -> tuple[DataPart, ...]:
     """Training rows and, if configured, validation rows.
 
     Args:
         name: of the source in its mixture; empty without a mixture.
+        section: of the run that has the source, for messages.
     """
-    ending, section = (f"_{name}", f"dataset.mixture {name}:") if name else ("", "dataset.")
+    ending, section = (f"_{name}", f"{section}.mixture {name}:") if name else ("", f"{section}.")
     places = (("train", source.train), ("validation", source.validation))
     return tuple(DataPart(f"{kind}_data{ending}", f"{section}{kind}", place) for kind, place in places if place)
 
 
-def find_reader(name: str, source: RowSource) -> ResolvedInput | None:
+def find_reader(name: str, source: RowSource, *, section: str = "dataset") -> ResolvedInput | None:
     """Resolve the reader to an input of the stage; None if the source names none. It is parsed, never run.
 
     Args:
         name: of the source in its mixture; empty without a mixture.
+        section: of the run that has the source, for messages.
 
     Raises:
         SourceError: it is missing, is no Python, or has no function `READER_FUNCTION`.
     """
     if source.reader is None:
         return None
-    key = f"dataset.mixture {name}: reader" if name else "dataset.reader"
+    key = f"{section}.mixture {name}: reader" if name else f"{section}.reader"
     found = resolve_file(source.reader, name=f"reader_{name}" if name else "reader", key=key)
     if found.path.is_dir() or found.path.stat().st_size > _MAX_BYTES:
         raise UnusableSourceError(f"{key}: {found.path} is no Python file.", "Name a file that ends in .py.")

@@ -5,15 +5,16 @@ there, after the container was started and everything was read.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from containers.data.formats.columns import schema_of
+from containers.data.formats.columns import PreferenceSchema, schema_of
 from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import Line, ReadLimit, count_rows, file_kind, first_bytes, some_lines
 from containers.data.formats.parquet_rows import opened_parquet
+from containers.data.prompts.forms import PromptForm, form_of
 from containers.data.reader import ROWS_THAT_SHOW_THE_SCHEMA
 from containers.formatting import clean, one_line
 from tasks.sources.errors import SourceAccessError, UnusableSourceError
@@ -72,6 +73,23 @@ _KINDS = (
 _PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), FileSignature(*found)) for pattern, *found in _KINDS)
 
 
+@dataclass(frozen=True)
+class DataKind:
+    """What the rows of a source are.
+
+    Attributes:
+        section: of the run that has the source.
+        form_of: finds the form of rows by the names of their columns, as `schema_of`.
+    """
+
+    section: str
+    form_of: Callable[..., PreferenceSchema | PromptForm]
+
+
+PREFERENCES = DataKind("dataset", schema_of)
+PROMPTS = DataKind("prompts", form_of)
+
+
 def match_signature(beginning: bytes) -> FileSignature | None:
     """Identify a file by its first `BEGINNING_BYTES`; None if it is not known.
 
@@ -109,7 +127,7 @@ class DataPeek:
         return ", ".join(parts)
 
 
-def peek_data(files: Mapping[str, Path]) -> DataPeek:
+def peek_data(files: Mapping[str, Path], *, kind: DataKind = PREFERENCES) -> DataPeek:
     """Schemas and rows of data files, in seconds and bounded memory.
 
     Args:
@@ -124,7 +142,7 @@ def peek_data(files: Mapping[str, Path]) -> DataPeek:
     for name, path in list(files.items())[:MAX_FILES]:
         try:
             bytes_left -= path.stat().st_size
-            peeks.append(_peek(path, name, whole=bytes_left >= 0))
+            peeks.append(_peek(path, name, whole=bytes_left >= 0, kind=kind))
         except OSError as error:
             raise SourceAccessError(f"{name} cannot be read: {error}.", "Change its mode or owner.") from error
     found = _together(peeks, num_unopened=len(files) - len(peeks))
@@ -146,25 +164,25 @@ def _together(peeks: Sequence[DataPeek], *, num_unopened: int) -> DataPeek:
     )
 
 
-def _peek(path: Path, name: str, *, whole: bool) -> DataPeek:
+def _peek(path: Path, name: str, *, whole: bool, kind: DataKind) -> DataPeek:
     try:
         if file_kind(path) == "parquet":
-            return _peek_parquet(path, name)
+            return _peek_parquet(path, name, kind)
         num_rows = count_rows(path, max_bytes=_MAX_EXPANDED_BYTES) if whole else None
         head = list(islice(some_lines(path, limit=ReadLimit(_HEAD_BYTES)), ROWS_THAT_SHOW_THE_SCHEMA))
-        return _peek_lines(head, path, name, num_rows=num_rows)
+        return _peek_lines(head, path, name, num_rows=num_rows, kind=kind)
     except UnreadableFileError as error:
         raise UnusableSourceError(f"{name} {one_line(error.problem, _PROBLEM_CHARACTERS)}", error.advice) from error
 
 
-def _peek_parquet(path: Path, name: str) -> DataPeek:
+def _peek_parquet(path: Path, name: str, kind: DataKind) -> DataPeek:
     with opened_parquet(path) as file:
         columns, num_rows = list(file.schema_arrow.names), int(file.metadata.num_rows)
-    schemas = (schema_of([columns], file=name).name,) if num_rows else ()
+    schemas = (kind.form_of([columns], file=name).name,) if num_rows else ()
     return DataPeek(schemas, num_rows)
 
 
-def _peek_lines(head: Sequence[Line], path: Path, name: str, *, num_rows: int | None) -> DataPeek:
+def _peek_lines(head: Sequence[Line], path: Path, name: str, *, num_rows: int | None, kind: DataKind) -> DataPeek:
     """Return what the first lines show.
 
     Raises:
@@ -174,7 +192,7 @@ def _peek_lines(head: Sequence[Line], path: Path, name: str, *, num_rows: int | 
     objects = [line.value for line in head if line.value is not None]
     bad = [line for line in head if line.value is None and line.reason != "blank_line"]
     if objects:
-        return DataPeek((schema_of(objects, file=name).name,), num_rows, len(bad), len(head))
+        return DataPeek((kind.form_of(objects, file=name).name,), num_rows, len(bad), len(head))
     if not bad:
         return DataPeek(schemas=(), num_rows=num_rows)
     if foreign := match_signature(first_bytes(path, BEGINNING_BYTES)):

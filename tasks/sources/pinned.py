@@ -38,23 +38,23 @@ def pinned_model_input(source: ModelSource, *, name: str) -> StageInput:
     return _input("model", source, name=name)
 
 
-def pinned_dataset_inputs(source: DatasetSource) -> tuple[StageInput, ...]:
+def pinned_dataset_inputs(source: DatasetSource, *, section: str = "dataset") -> tuple[StageInput, ...]:
     """Inputs for the data files, named as in `tasks.sources.resolve.resolve_dataset`. Does not query the hub.
 
     Raises:
         BranchMayHaveMovedError: a source names a branch or a tag.
         SourceError: a local file cannot be read.
     """
-    return tuple(found for name, part in source.parts for found in _rows(name, part))
+    return tuple(found for name, part in source.parts for found in _rows(name, part, section=section))
 
 
-def _rows(name: str, source: RowSource) -> Iterator[StageInput]:
-    for part in data_parts(name, source):
+def _rows(name: str, source: RowSource, *, section: str) -> Iterator[StageInput]:
+    for part in data_parts(name, source, section=section):
         if source.hub_id is None:
             yield _local(resolve_file(part.place, name=part.input_name))
         else:
             yield _input("dataset", source, name=part.input_name, pattern=part.place)
-    reader = find_reader(name, source)
+    reader = find_reader(name, source, section=section)
     if reader is not None:
         yield _local(reader)
 

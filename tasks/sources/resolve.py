@@ -7,6 +7,7 @@ A branch is resolved to its commit once, and everything after works on the commi
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from containers.data.formats.files import DATA_SUFFIXES
@@ -26,7 +27,7 @@ from tasks.sources.local import (
     resolve_file,
 )
 from tasks.sources.model_files import model_file_names, require_model_files, require_whole_model
-from tasks.sources.peek import DataPeek, peek_data
+from tasks.sources.peek import PREFERENCES, DataKind, DataPeek, peek_data
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,21 @@ def resolve_model(source: ModelSource, *, token: str | None, key: str = "base_mo
     return ResolvedSource(path=folder, digest=f"hub:{revision.commit}", origin=revision.origin)
 
 
-def resolve_dataset(source: DatasetSource, *, token: str | None) -> tuple[ResolvedInput, ...]:
+def resolve_dataset(
+    source: DatasetSource, *, token: str | None, kind: DataKind = PREFERENCES
+) -> tuple[ResolvedInput, ...]:
     """Inputs `train_data` and, if configured, `validation_data` and `reader`; in a mixture each ends in `_<name>`.
 
     Data is a file, or a folder if a pattern matched many. The first rows of downloaded data are checked here, as
     `probe_dataset` cannot do that earlier.
 
+    Args:
+        kind: what the rows are.
+
     Raises:
         SourceError: it is not there, may not be read, or cannot be used.
     """
-    return tuple(found for name, part in source.parts for found in _resolve_rows(name, part, token=token))
+    return tuple(found for name, part in source.parts for found in _resolve_rows(name, part, token=token, kind=kind))
 
 
 def absent_data(source: DatasetSource) -> Iterator[str]:
@@ -78,18 +84,18 @@ def absent_data(source: DatasetSource) -> Iterator[str]:
                 continue
 
 
-def _resolve_rows(name: str, source: RowSource, *, token: str | None) -> Iterator[ResolvedInput]:
-    reader = find_reader(name, source)
+def _resolve_rows(name: str, source: RowSource, *, token: str | None, kind: DataKind) -> Iterator[ResolvedInput]:
+    reader, parts = find_reader(name, source, section=kind.section), data_parts(name, source, section=kind.section)
     if source.hub_id is None:
-        for part in data_parts(name, source):
+        for part in parts:
             yield resolve_file(part.place, name=part.input_name, key=part.key)
     else:
         revision = _revision_of("dataset", source, token=token)
-        for part in data_parts(name, source):
+        for part in parts:
             files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
             folder = fetch_files(revision, files, token=token)
             if reader is None:
-                _peek_fetched(revision, files, folder, key=part.key)
+                _peek_fetched(revision, files, folder, key=part.key, kind=kind)
             yield ResolvedInput(
                 name=part.input_name,
                 path=folder / files[0] if len(files) == 1 else folder,
@@ -121,32 +127,32 @@ def probe_of_hub(revision: HubRevision, names: Sequence[str], *, shown: str) -> 
     return Probe(f"{shown} ({size(num_bytes)}{', fetched' if here else ''})", 0 if here else num_bytes)
 
 
-def probe_dataset(source: DatasetSource, *, token: str | None) -> Probe:
+def probe_dataset(source: DatasetSource, *, token: str | None, kind: DataKind = PREFERENCES) -> Probe:
     """Check that the data files exist and, if on this disk, that their first rows can be used. No download.
 
     Raises:
         SourceError: they are not there, may not be read, or cannot be used.
     """
-    probes = [_probe_rows(name, part, token=token) for name, part in source.parts]
+    probes = [_probe_rows(name, part, token=token, kind=kind) for name, part in source.parts]
     return Probe("; ".join(probe.found for probe in probes), sum(probe.missing_bytes for probe in probes))
 
 
-def _probe_rows(name: str, source: RowSource, *, token: str | None) -> Probe:
-    reader = find_reader(name, source)
+def _probe_rows(name: str, source: RowSource, *, token: str | None, kind: DataKind) -> Probe:
+    reader, parts = find_reader(name, source, section=kind.section), data_parts(name, source, section=kind.section)
     read_by = "" if reader is None else f", read by {reader.path.name}"
     if source.hub_id is None:
-        probe = probe_pairs if reader is None else probe_file
-        return Probe("; ".join(probe(part.place, key=part.key).found + read_by for part in data_parts(name, source)))
+        probe = partial(probe_rows, kind=kind) if reader is None else probe_file
+        return Probe("; ".join(probe(part.place, key=part.key).found + read_by for part in parts))
     revision = _revision_of("dataset", source, token=token)
     texts, missing = [], 0
-    for part in data_parts(name, source):
+    for part in parts:
         files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
         num_bytes, folder = revision.size_bytes(files), revision.folder_of(files)
         facts = [_count_of(files), size(num_bytes)]
         if not folder.is_dir():
             missing += num_bytes
         elif reader is None:
-            facts.append(f"{_peek_fetched(revision, files, folder, key=part.key)}, fetched")
+            facts.append(f"{_peek_fetched(revision, files, folder, key=part.key, kind=kind)}, fetched")
         else:
             facts.append("fetched")
         texts.append(f"{part.place} ({', '.join(facts)}){read_by}")
@@ -163,15 +169,15 @@ def probe_file(path: Path | str, *, key: str) -> Probe:
     return Probe(f"{place} ({size(sum(file.stat().st_size for file in data_files(place)))})")
 
 
-def probe_pairs(path: Path | str, *, key: str) -> Probe:
-    """Check by its first rows that a local file or folder holds preference data in a known schema.
+def probe_rows(path: Path | str, *, key: str, kind: DataKind = PREFERENCES) -> Probe:
+    """Check by its first rows that a local file or folder holds data of this kind in a known schema.
 
     Raises:
         SourceError: as `resolve_file` would; or it is damaged, no data file, or in an unknown schema.
     """
     place = data_file_or_folder(path, key=key)
     files = data_files(place)
-    peek = peek_data({f"{key}: {file}": file for file in files})
+    peek = peek_data({f"{key}: {file}": file for file in files}, kind=kind)
     counted = f"{_count_of(files)}, " if place.is_dir() else ""
     return Probe(f"{place} ({counted}{size(sum(file.stat().st_size for file in files))}, {peek})")
 
@@ -221,8 +227,8 @@ def matching_data_files(revision: HubRevision, pattern: str, *, key: str, any_en
     )
 
 
-def _peek_fetched(revision: HubRevision, files: Sequence[str], folder: Path, *, key: str) -> DataPeek:
-    return peek_data({f"{key}: {revision.origin} {name}": folder / name for name in files})
+def _peek_fetched(revision: HubRevision, files: Sequence[str], folder: Path, *, key: str, kind: DataKind) -> DataPeek:
+    return peek_data({f"{key}: {revision.origin} {name}": folder / name for name in files}, kind=kind)
 
 
 def _count_of(files: Sequence[object]) -> str:

@@ -11,7 +11,7 @@ from tasks.sources.errors import SourceError
 from tasks.sources.hub import HubRevision, fetch_files, hub_revision
 from tasks.sources.local import resolve_file
 from tasks.sources.pinned import pinned_dataset_inputs
-from tasks.sources.resolve import Probe, matching_data_files, probe_file, probe_of_hub, probe_pairs
+from tasks.sources.resolve import Probe, matching_data_files, probe_file, probe_of_hub, probe_rows
 
 
 def suite_input_name(suite: SuiteFile) -> str:
@@ -60,7 +60,7 @@ def probe_suite(suite: SuiteFile, *, token: str | None) -> Probe:
         SourceError: as `resolve_suite` would.
     """
     if suite.hub_id is None:
-        probe = probe_pairs if suite.benchmark == "pairs" else probe_file
+        probe = probe_rows if suite.benchmark == "pairs" else probe_file
         return probe(suite.path, key=_key(suite))
     with _told_of(suite):
         revision, files = _files_on_hub(suite, token=token)

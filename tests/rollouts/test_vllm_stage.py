@@ -42,7 +42,9 @@ def vllm_processes() -> set[int]:
 
 def policy_spec(folder: Path, *, ranks: int = 1, **changes: Any) -> StageSpec:
     inputs = {
-        "pairs": write_prompts(folder / "pairs", train=["Hi", "Which one?", "What is red?", "Name two of them", "No"]),
+        "prompts": write_prompts(
+            folder / "pairs", train=["Hi", "Which one?", "What is red?", "Name two of them", "No"]
+        ),
         "start_model": save_start_model(folder / "start"),
         "reward_model": folder / "reward_model",
     }

@@ -4,22 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from containers.contracts.base import BatchSize, Confidence, Fraction, Frozen, Name, Positive, Rows, Tokens, Weight
-
-
-class SourceShare(Frozen):
-    """A source of a mixture by its name, and its weight among the training pairs."""
-
-    name: Name = Field(description="As in dataset.mixture")
-    weight: Positive | None = Field(None, description="Against the other sources' weights; null: all its pairs")
-
-
-class HeldOutSuite(Frozen):
-    """Data that will judge the reward model, so the model must not train on it."""
-
-    name: Name = Field(description="As in evaluate_reward_model.suites")
-    benchmark: str = Field(min_length=1, description="How its rows are read")
-
+from containers.contracts.base import BatchSize, Confidence, Fraction, Frozen, Positive, Rows, Tokens, Weight
+from containers.contracts.configs.row_filters import RowFilters
 
 # The stage's input that holds the reference reward model.
 REFERENCE_INPUT = "reference_reward_model"
@@ -69,64 +55,19 @@ class ValidationParts(Frozen):
     )
 
 
-class FilterDatasetConfig(Frozen):
+class FilterDatasetConfig(RowFilters):
     """Turn rows into preference pairs. Every dropped row is counted under one named reason."""
 
     stage: Literal["filter_dataset"] = "filter_dataset"
-    languages: tuple[str, ...] = Field(
-        ("english",), min_length=1, description="Values of the `language` column to keep; HelpSteer3 says `english`"
-    )
-    check_language_on_text: bool = Field(True, description="Also detect the language of the text itself")
-    code_rows: Literal["keep", "drop"] = Field(
-        "drop",
-        description="Code rows have a programming language in `language`: `keep` judges them by the language of their "
-        "prose, `drop` drops and counts them",
-    )
     max_characters: Rows = Field(32_000, ge=1, description="Longest prompt plus response, characters")
     max_tokens: Tokens | None = Field(
         None, ge=8, description="Longest prompt plus response in tokens; needs the base model's tokenizer; null: off"
     )
-    max_malformed_fraction: Fraction = Field(0.01, description="More malformed rows than this fail the stage")
     polarity: PolaritySettings = Field(
         PolaritySettings(), description="A reference reward model that judges the labels, and how"
     )
-    near_duplicates: Literal["drop", "report", "off"] = Field(
-        "drop", description="Rows that nearly repeat an earlier one in every part; `report` lists and keeps them"
-    )
-    near_duplicate_similarity: float = Field(
-        0.9,
-        ge=0.5,
-        le=1,
-        description="Share of common five-word runs (Jaccard) that prompt, chosen and rejected must each reach",
-    )
-    similar_prompts: Literal["drop", "report", "off"] = Field(
-        "drop",
-        description="Training rows with a prompt like a validation prompt (one letter differs, the same conversation, "
-        "or most of it); every split keeps such prompts on one side. `report` lists and keeps them, splits by prompt",
-    )
-    similar_prompt_overlap: float = Field(
-        0.9,
-        gt=0.5,
-        le=1,
-        description="Share of a prompt's words, in eight-word runs, that another one must repeat; half is enough to be "
-        "kept together where no validation file is given",
-    )
-    contamination: Literal["drop", "report", "off"] = Field(
-        "drop",
-        description="Rows whose prompt is in a suite of evaluate_reward_model; `report` lists and keeps them",
-    )
-    contamination_overlap: float = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="Share of a suite's prompt, in eight-word runs, that a row's prompt must repeat, unless it quotes "
-        "it whole",
-    )
     data_percentage: float = Field(
         100, gt=0, le=100, description="Take a seeded share of the surviving training pairs; 10 is a part of 20"
-    )
-    max_rows: Rows | None = Field(
-        None, ge=1, description="Take a seeded sample of this many surviving pairs; null: all"
     )
     validation_fraction: Fraction = Field(
         0.05, description="Share of prompts held out for validation where the source has no validation file"
@@ -149,10 +90,4 @@ class FilterDatasetConfig(Frozen):
     )
     write_comparisons: bool = Field(
         False, description="Also write train_comparisons.jsonl and test_comparisons.jsonl, as NeMo-Aligner reads them"
-    )
-    mixture: tuple[SourceShare, ...] = Field(
-        (), description="Leave it out: the run puts the names and weights of dataset.mixture here"
-    )
-    suites: tuple[HeldOutSuite, ...] = Field(
-        (), description="Leave it out: the run puts evaluate_reward_model.suites here"
     )

@@ -8,6 +8,7 @@ from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -15,6 +16,7 @@ from containers.contracts.configs.write_report import WriteReportConfig
 
 StageConfig = Annotated[
     FilterDatasetConfig
+    | FilterPromptsConfig
     | BuildBaseModelConfig
     | TrainSftConfig
     | TrainRewardModelConfig

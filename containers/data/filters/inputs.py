@@ -16,7 +16,7 @@ from containers.data.formats.columns import (
     PreferenceSchema,
 )
 from containers.data.funnel import Split
-from containers.data.sources import SINGLE_SOURCE, Source, check_malformed, read_source
+from containers.data.sources import SINGLE_SOURCE, PairSource, check_malformed, read_source
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 
@@ -56,7 +56,7 @@ def _no_search_for_cycles() -> Iterator[None]:
 
 
 @_no_search_for_cycles()
-def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Source]:
+def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[PairSource]:
     """Read every source: training rows and, if there are any, validation rows.
 
     Raises:

@@ -2,14 +2,14 @@
 
 Rows that share too few runs with others are left out first, part by part; few remain for an index of the bands of
 their sketches. The similarity of two texts is the number of runs of five words that both have, over those that either
-has (Jaccard). The similarity of two rows is that of their least similar part: prompt, chosen or rejected. So another
-answer to the same long prompt is no near-duplicate, nor is a row with its sides exchanged. Why this library:
-benchmarks/near_duplicates.md.
+has (Jaccard). The similarity of two rows is that of their least similar part: prompt, chosen or rejected; a row of a
+prompt set has one part. So another answer to the same long prompt is no near-duplicate, nor is a row with its sides
+exchanged. Why this library: benchmarks/near_duplicates.md.
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ from containers.data.filters.run_numbers import (
     with_at_least,
     word_numbers,
 )
-from containers.data.rows import PreferenceRow
+from containers.data.rows import Row
 
 _RUN_WORDS = 5
 _NUM_PERMUTATIONS = 128
@@ -51,10 +51,11 @@ class NearDuplicate:
     similarity: float
 
 
-def near_duplicates(rows: Sequence[PreferenceRow], prompts: Prompts, *, similarity: float) -> Iterator[NearDuplicate]:
+def near_duplicates(rows: Sequence[Row], prompts: Prompts, *, similarity: float) -> Iterator[NearDuplicate]:
     """Yield rows with at least this `similarity` to an earlier row, each with the most similar one.
 
-    Rows are not compared with near-duplicates found earlier, so chains do not remove a whole topic. `prompts` are those
+    Rows are not compared with near-duplicates found earlier, so chains do not remove a whole topic. All
+    rows are of one kind. `prompts` are those
     of the rows.
     """
     positions = _rows_that_may_repeat(rows, prompts, similarity=similarity)
@@ -73,7 +74,7 @@ def near_duplicates(rows: Sequence[PreferenceRow], prompts: Prompts, *, similari
 
 
 def _sketched(
-    rows: Sequence[PreferenceRow], positions: Sequence[int], *, similarity: float
+    rows: Sequence[Row], positions: Sequence[int], *, similarity: float
 ) -> Iterator[tuple[int, _Parts, list[bytes]]]:
     """Yield the rows at these positions in order: position, runs of each part, and the bands of the row's sketch."""
     # Imported late: a filter without this step needs no compiled library.
@@ -82,17 +83,19 @@ def _sketched(
     count = num_bands(similarity)
     for begin in range(0, len(positions), _ROWS_AT_ONCE):
         batch = positions[begin : begin + _ROWS_AT_ONCE]
-        runs, owners = _runs([text_of(rows[position]) for position in batch for text_of in _PARTS])
-        ends = np.cumsum(np.bincount(owners, minlength=len(batch) * len(_PARTS)))
+        texts = [text for position in batch for text in _parts_of(rows[position])]
+        num_parts = len(texts) // len(batch)
+        runs, owners = _runs(texts)
+        ends = np.cumsum(np.bincount(owners, minlength=len(texts)))
         # Rows with every part that similar are that similar as wholes, so the sketch is of the whole.
-        wholes = runs * _FACTORS_OF_PARTS[owners % len(_PARTS)]
-        offsets = np.append(0, ends[len(_PARTS) - 1 :: len(_PARTS)]).astype(np.uint64)
+        wholes = runs * _FACTORS_OF_PARTS[owners % num_parts]
+        offsets = np.append(0, ends[num_parts - 1 :: num_parts]).astype(np.uint64)
         digests = RMinHash.digest_matrix_from_flat_token_hashes(wholes, offsets, _NUM_PERMUTATIONS, _SEED).to_rows()
         parts = [np.unique(part) for part in np.split(runs, ends[:-1])]
         for place, position in enumerate(batch):
             bands = np.array(digests[place], dtype=np.uint32).reshape(count, -1)
             keys = [number.to_bytes(1, "big") + band.tobytes() for number, band in enumerate(bands)]
-            yield position, parts[len(_PARTS) * place : len(_PARTS) * (place + 1)], keys
+            yield position, parts[num_parts * place : num_parts * (place + 1)], keys
 
 
 def _similarity(left: _Parts, right: _Parts, *, at_least: float) -> float:
@@ -108,26 +111,26 @@ def _similarity(left: _Parts, right: _Parts, *, at_least: float) -> float:
     return least
 
 
-def _rows_that_may_repeat(rows: Sequence[PreferenceRow], prompts: Prompts, *, similarity: float) -> list[int]:
+def _rows_that_may_repeat(rows: Sequence[Row], prompts: Prompts, *, similarity: float) -> list[int]:
     """Positions of rows that share enough runs with others, in every part, to be similar to one.
 
     The parts are checked in order, so that few rows are read to their end.
     """
     positions = _rows_whose_prompts_may_repeat(rows, prompts, similarity=similarity)
-    for text_of in _PARTS:
-        texts = [text_of(rows[position]) for position in positions]
+    for part in range(len(_parts_of(rows[0])) if rows else 0):
+        texts = [_parts_of(rows[position])[part] for position in positions]
         flags = _may_repeat(*_runs_by_text(texts), similarity=similarity)
         positions = [positions[place] for place in np.flatnonzero(flags)]
     return positions
 
 
-def _rows_whose_prompts_may_repeat(rows: Sequence[PreferenceRow], prompts: Prompts, *, similarity: float) -> list[int]:
+def _rows_whose_prompts_may_repeat(rows: Sequence[Row], prompts: Prompts, *, similarity: float) -> list[int]:
     """The same by the prompts alone, whose words are already numbers; a prompt with a system turn always passes."""
     words, lengths = with_at_least(prompts.words.numbers, prompts.words.lengths, length=_RUN_WORDS)
     runs, _, _ = run_numbers(words, lengths, length=_RUN_WORDS)
     counts = lengths - _RUN_WORDS + 1
     # The system's words count here: the prompt is added a second time with them, and may be like one without.
-    with_system = [row for row in rows if row.pair.prompt[0]["role"] == "system"]
+    with_system = [row for row in rows if row.prompt[0]["role"] == "system"]
     wholes, counts_of_wholes = _runs_by_text([_prompt(row) for row in with_system])
     runs, counts = np.append(runs, wholes), np.append(counts, counts_of_wholes)
     flags = _may_repeat(runs, counts, similarity=similarity)[: len(prompts.turns)]
@@ -169,17 +172,14 @@ def _runs(texts: Sequence[str]) -> tuple[Numbers, Places]:
     return runs, owners
 
 
-def _prompt(row: PreferenceRow) -> str:
-    turns = row.pair.prompt
+def _prompt(row: Row) -> str:
+    turns = row.prompt
     return turns[0]["content"] if len(turns) == 1 else "\n".join(turn["content"] for turn in turns)
 
 
-# The texts of a row that are compared with those of the same kind.
-_PARTS: tuple[Callable[[PreferenceRow], str], ...] = (
-    _prompt,
-    lambda row: row.pair.chosen,
-    lambda row: row.pair.rejected,
-)
+def _parts_of(row: Row) -> tuple[str, ...]:
+    """The texts of a row, each of which is compared with those of the same kind."""
+    return _prompt(row), *row.completions
 
 
 def num_bands(similarity: float) -> int:

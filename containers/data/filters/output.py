@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.funnel import Funnel, PolarityCheck, ReferenceCheck, ValidationPart
@@ -19,13 +20,13 @@ from containers.contracts.names import (
     TRAIN_PAIRS_FILE,
     TUNE_PAIRS_FILE,
 )
-from containers.data.filters.chain import Rows
 from containers.data.filters.overlaps import Overlaps
+from containers.data.filters.pair_chain import Rows
 from containers.data.funnel import UNKNOWN, FunnelCounter, counted
 from containers.data.funnel_by_group import FUNNEL_PLOT_FILE, write_funnel_plot, write_funnel_table
 from containers.data.language import detector_name
 from containers.data.rows import PreferenceRow
-from containers.data.sources import PlacedRow, Source
+from containers.data.sources import PairSource, PlacedRow
 from containers.data.splits import Parts, PolicyPrompts
 from containers.data.tables import write_comparisons, write_pairs, write_prompts
 from containers.harness.context import StageContext
@@ -65,7 +66,7 @@ def write_artifact(
     division: SplitRows,
     *,
     counter: FunnelCounter,
-    sources: Sequence[Source],
+    sources: Sequence[PairSource],
     findings: Findings,
 ) -> Funnel:
     """Write tables, records and the plot; returns the funnel."""
@@ -87,16 +88,21 @@ def write_artifact(
         )
     }
     funnel = _funnel(config, division, counter=counter, sources=sources, findings=findings, prompts=prompts)
+    write_records(output, funnel, counter=counter, overlaps=findings.overlaps)
+    if config.write_comparisons:
+        _write_comparisons(context, division)
+    return funnel
+
+
+def write_records(output: Path, funnel: Funnel, *, counter: FunnelCounter, overlaps: Overlaps) -> None:
+    """Write what users read: the counts as JSON, table and plot, the rows that repeat others, and dropped rows."""
     (output / FUNNEL_FILE).write_text(funnel.model_dump_json(indent=2) + "\n", encoding="utf-8")
     write_funnel_table(output / FUNNEL_TABLE_FILE, funnel)
     (output / PLOTS_FOLDER).mkdir(exist_ok=True)
     write_funnel_plot(output / PLOTS_FOLDER / FUNNEL_PLOT_FILE, funnel)
-    findings.overlaps.write(output)
+    overlaps.write(output)
     lines = [json.dumps(example, ensure_ascii=False) + "\n" for example in counter.examples]
     (output / DROPPED_FILE).write_text("".join(lines), encoding="utf-8")
-    if config.write_comparisons:
-        _write_comparisons(context, division)
-    return funnel
 
 
 def _write_comparisons(context: StageContext, division: SplitRows) -> None:
@@ -116,7 +122,7 @@ def _funnel(
     division: SplitRows,
     *,
     counter: FunnelCounter,
-    sources: Sequence[Source],
+    sources: Sequence[PairSource],
     findings: Findings,
     prompts: Mapping[str, int],
 ) -> Funnel:
@@ -159,7 +165,7 @@ def _parts(division: SplitRows) -> tuple[ValidationPart, ...]:
     )
 
 
-def _rows_read_by_group(sources: Sequence[Source]) -> dict[str, tuple[tuple[str, int], ...]]:
+def _rows_read_by_group(sources: Sequence[PairSource]) -> dict[str, tuple[tuple[str, int], ...]]:
     """Rows read by domain, language (detected, where the column says nothing), strength and source."""
     malformed = [row for source in sources for rows in source.malformed.values() for row in rows]
     good = [item for source in sources for item in source.rows]

@@ -11,7 +11,7 @@ from containers.data.filters.contamination import Contamination, SuitePrompt
 from containers.data.filters.prompt_words import text_of_turns
 from containers.data.funnel import shortened
 from containers.data.rows import prompt_identity
-from containers.data.sources import PlacedRow
+from containers.data.sources import Placed
 
 _TEXT_CHARACTERS = 200
 
@@ -47,7 +47,7 @@ class Overlaps:
                 (folder / name).write_text(text, encoding="utf-8")
 
 
-def near_duplicate_line(row: PlacedRow, *, of: PlacedRow, similarity: float, dropped: bool) -> Line:
+def near_duplicate_line(row: Placed, *, of: Placed, similarity: float, dropped: bool) -> Line:
     """One line of `near_duplicates.jsonl`: the places of both rows, and their similarity."""
     return {
         **_place(row, dropped=dropped),
@@ -58,7 +58,7 @@ def near_duplicate_line(row: PlacedRow, *, of: PlacedRow, similarity: float, dro
     }
 
 
-def similar_prompt_line(row: PlacedRow, *, of: PlacedRow, dropped: bool) -> Line:
+def similar_prompt_line(row: Placed, *, of: Placed, dropped: bool) -> Line:
     """One line of `near_duplicates.jsonl`: a training row, and the validation row whose prompt is like its own."""
     return {
         **_place(row, dropped=dropped),
@@ -69,7 +69,7 @@ def similar_prompt_line(row: PlacedRow, *, of: PlacedRow, dropped: bool) -> Line
     }
 
 
-def contaminated_lines(row: PlacedRow, found: Sequence[Contamination], *, dropped: bool) -> list[Line]:
+def contaminated_lines(row: Placed, found: Sequence[Contamination], *, dropped: bool) -> list[Line]:
     """Lines of `contaminated.jsonl`, one for each suite: the row's place, and the item that it repeats most of."""
     best: dict[str, tuple[SuitePrompt, float]] = {}
     for one in found:
@@ -111,7 +111,7 @@ def contamination_by_suite(
     return counts
 
 
-def _place(row: PlacedRow, *, dropped: bool) -> Line:
+def _place(row: Placed, *, dropped: bool) -> Line:
     return {
         "source": row.source,
         "split": row.split,
@@ -121,9 +121,9 @@ def _place(row: PlacedRow, *, dropped: bool) -> Line:
     }
 
 
-def _place_of(row: PlacedRow) -> Line:
+def _place_of(row: Placed) -> Line:
     return {"of_source": row.source, "of_file": row.file, "of_line": row.line}
 
 
-def _last_words(row: PlacedRow) -> str:
-    return shortened(row.row.pair.prompt[-1]["content"], _TEXT_CHARACTERS)
+def _last_words(row: Placed) -> str:
+    return shortened(row.row.prompt[-1]["content"], _TEXT_CHARACTERS)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from containers.rewards.answers import written_answer
+from containers.data.answers import written_answer
 
 _WORDS = re.compile(r"(\\text\{)?[\w ,.'()-]+\}?")
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)

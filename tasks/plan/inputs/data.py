@@ -1,4 +1,4 @@
-"""Find out before a run how many rows there are, and how large the model is."""
+"""Find out before a run how many rows there are."""
 
 import math
 from collections.abc import Sequence
@@ -6,20 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ValidationParts
 from containers.contracts.funnel import Funnel
-from containers.contracts.names import BASE_FOLDER, FUNNEL_FILE, MERGED_FOLDER
+from containers.contracts.names import FUNNEL_FILE
 from containers.data.formats import files
 from containers.data.formats.errors import UnreadableFileError
 from containers.harness.errors import BadDataError
-from containers.packing_traits import PLAIN, PackingTraits
-from tasks.config.errors import ConfigError
-from tasks.config.loading import config_files
 from tasks.config.run import RunConfig
-from tasks.config.sources import DatasetSource, ModelSource, RowSource
-from tasks.config.yaml_reader import read_yaml_file
-from tasks.plan.inputs.model_shape import ModelShape, read_model_shape, read_packing_traits, shape_of_built_model
+from tasks.config.sources import DatasetSource, RowSource
 from tasks.sources.hub import cached_file
 
 Origin = Literal["exact", "at most", "at least", "estimated", "unknown"]
@@ -28,8 +22,6 @@ _HELPSTEER3 = "nvidia/helpsteer3"
 # Counted in the published preference subset.
 _HELPSTEER3_ROWS, _HELPSTEER3_ENGLISH_ROWS, _HELPSTEER3_VALIDATION_ROWS = 38_459, 22_380, 2_017
 _MAX_COUNTED_BYTES = 8 * 1024**3
-# build_base_model adds these tokens to the ranks of a file: end of text, start and end of a turn.
-_SPECIAL_TOKENS = 3
 
 
 @dataclass(frozen=True)
@@ -68,26 +60,47 @@ class DataSize:
     policy_eval_prompts: Count | None
 
 
-@dataclass(frozen=True)
-class FoundShape:
-    """A model's shape, where it was read, whether the counts that follow are exact, and what prevents packs."""
-
-    shape: ModelShape
-    words: str
-    origin: Origin
-    traits: PackingTraits = PLAIN
-
-
-def data_size(config: RunConfig, *, filtered: Path | None = None) -> DataSize:
+def data_size(config: RunConfig, *, filtered: Path | None = None, prompts: Path | None = None) -> DataSize:
     """Size of the dataset before any filter has run: an upper bound, or the published figures of a known dataset.
 
     Args:
         filtered: the artifact of filter_dataset, if it exists already: its counts are exact.
+        prompts: the same of filter_prompts.
     """
     found = _size_before_filters(config)
     funnel = None if filtered is None else _read_funnel(filtered)
-    if funnel is None:
+    if funnel is not None:
+        found = _as_counted(found, funnel)
+    if config.prompts is None:
         return found
+    train, judged = _prompt_counts(config, config.prompts, filtered=prompts)
+    return replace(found, policy_train_prompts=train, policy_eval_prompts=judged)
+
+
+def _prompt_counts(
+    config: RunConfig, source: DatasetSource, *, filtered: Path | None
+) -> tuple[Count | None, Count | None]:
+    """Prompts of a prompt set to train and to judge the policy."""
+    funnel = None if filtered is None else _read_funnel(filtered)
+    if funnel is not None:
+        return Count(funnel.policy_train_prompts, "exact"), Count(funnel.policy_eval_prompts, "exact")
+    filters = config.filter_prompts
+    rows = _files_rows(local_files(source))
+    if rows is None:
+        return None, None
+    if filters.max_rows is not None:
+        rows = Count(min(rows.value, filters.max_rows), rows.origin)
+    validation = source.validation
+    held_out = rows.share(filters.evaluation_fraction) if source.holds_out_by_prompt else None
+    if held_out is None and validation is not None and source.hub_id is None:
+        held_out = count_rows(Path(validation))
+    train = rows.less(held_out) if source.holds_out_by_prompt and held_out is not None else rows
+    if held_out is None or held_out.value * filters.frozen_share < filters.minimum_frozen_prompts:
+        return train, held_out
+    return train, held_out.share(1 - filters.frozen_share)
+
+
+def _as_counted(found: DataSize, funnel: Funnel) -> DataSize:
     return replace(
         found,
         words=f"{found.words.partition(': ')[0]}: counted as filter_dataset kept them",
@@ -176,62 +189,6 @@ def data_files(place: Path) -> tuple[Path, ...]:
         return ()
 
 
-def find_scorer_shape(source: ModelSource) -> FoundShape | None:
-    """The shape of a reward model that was trained elsewhere; None if it is unknown here."""
-    if source.path is not None:
-        folders = [Path(source.path) / name for name in ("", MERGED_FOLDER, BASE_FOLDER)]
-        folder = next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
-        source = source.model_copy(update={"path": str(folder)})
-    try:
-        return _named_shape(source)
-    except ConfigError:  # the stage reports what is wrong with it
-        return None
-
-
-def find_model_shape(config: RunConfig, *, model_config: Path | None = None) -> FoundShape | None:
-    """The shape of the model that the run starts from, without network; None if there is no config.json here.
-
-    Raises:
-        ConfigError: a config.json is there and cannot be used, or `tokenizer_file` cannot be read.
-    """
-    if model_config is not None:
-        return _read(model_config, str(model_config))
-    if config.build_base_model is not None:
-        return _built_shape(config.build_base_model, config.tokenizer_file)
-    return None if config.base_model is None else _named_shape(config.base_model)
-
-
-def _read(path: Path, words: str) -> FoundShape:
-    shape = read_model_shape(path)
-    return FoundShape(shape, words, "exact" if shape.is_exact else "estimated", read_packing_traits(path))
-
-
-def _built_shape(build: BuildBaseModelConfig, tokenizer_file: Path | None) -> FoundShape:
-    if tokenizer_file is None:
-        size = build.vocabulary_size or 0
-        shape = shape_of_built_model(build, vocabulary_size=size)
-        return FoundShape(shape, f"build_base_model, vocabulary of at most {size:,}", "at most")
-    size = _ranks(tokenizer_file) + _SPECIAL_TOKENS
-    shape = shape_of_built_model(build, vocabulary_size=size)
-    return FoundShape(shape, f"build_base_model, vocabulary of {size:,} from {tokenizer_file}", "exact")
-
-
-def _named_shape(model: ModelSource) -> FoundShape | None:
-    if model.path is not None:
-        path = Path(model.path) / "config.json"
-        return _read(path, str(path)) if path.is_file() else None
-    if model.hub_id is None:
-        return None
-    cached = cached_file("model", model.hub_id, "config.json", revision=model.revision)
-    if cached is not None:
-        return _read(cached, f"{model.hub_id}, config.json in the local cache")
-    for path in config_files("model_shapes"):
-        named = read_yaml_file(path, shown=str(path)).get("hub_id")
-        if isinstance(named, str) and named.lower() == model.hub_id.lower():
-            return _read(path, f"{model.hub_id}, {path}")
-    return None
-
-
 def _source_rows(source: DatasetSource, filters: FilterDatasetConfig) -> tuple[Count | None, Count | None, str]:
     if source.mixture:
         return _mixture_rows(source)
@@ -273,17 +230,13 @@ def count_rows(path: Path) -> Count | None:
     Blank lines do not count. None if rows cannot be counted: nothing is there, it is damaged, nearly all of it is
     blank, or it is too large to be counted quickly.
     """
+    return _files_rows(data_files(path))
+
+
+def _files_rows(paths: Sequence[Path]) -> Count | None:
     try:
-        counts = [files.count_rows(file, max_bytes=_MAX_COUNTED_BYTES) for file in data_files(path)]
+        counts = [files.count_rows(file, max_bytes=_MAX_COUNTED_BYTES) for file in paths]
     except (UnreadableFileError, OSError):
         return None
     known = [count for count in counts if count is not None]
     return Count(sum(known), "at most") if counts and len(known) == len(counts) else None
-
-
-def _ranks(path: Path) -> int:
-    counted = count_rows(path)
-    if counted is None:
-        why = "does not exist" if not path.exists() else "cannot be read as lines"
-        raise ConfigError(f"tokenizer_file: {path.absolute().resolve()} {why}. Correct the path.")
-    return counted.value

@@ -7,8 +7,8 @@ from typing import Any
 
 from containers.contracts.names import TRAIN_PAIRS_FILE, StageName
 from tasks.config.run import RunConfig
-from tasks.plan.inputs.data import DataSize, local_files
-from tasks.plan.inputs.pair_sample import PairTexts, are_all_taken, sample_pairs
+from tasks.plan.inputs.data import DataSize, count_rows, local_files
+from tasks.plan.inputs.pair_sample import PairTexts, are_all_taken, sample_pairs, sample_prompts
 from tasks.sources.hub import cached_file
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -179,6 +179,35 @@ def read_lengths(
         num_rows = data.rows.value if data.rows is not None else None
         longest = config.filter_dataset.max_characters
         found = [pair for pair in sample_pairs(files, num_rows=num_rows) if pair.num_characters <= longest]
+    is_all = are_all_taken(files, num_rows=num_rows)
+    return _lengths(found, is_all, config, artifacts, vocabulary_size, num_rows=num_rows, source=source)
+
+
+def read_prompt_lengths(
+    config: RunConfig, *, vocabulary_size: int | None, artifacts: Mapping[StageName, Path]
+) -> PairLengths | None:
+    """Lengths of the prompts of a prompt set, as `read_lengths`; None without a prompt set."""
+    if config.prompts is None:
+        return None
+    files = local_files(config.prompts)
+    counted = [count_rows(file) for file in files]
+    num_rows = sum(count.value for count in counted if count is not None) if all(counted) else None
+    found = list(sample_prompts(files, config.filter_prompts, num_rows=num_rows))
+    is_all = are_all_taken(files, num_rows=num_rows)
+    source = "prompts, before any filter,"
+    return _lengths(found, is_all, config, artifacts, vocabulary_size, num_rows=num_rows, source=source)
+
+
+def _lengths(
+    found: Sequence[PairTexts],
+    is_all: bool,
+    config: RunConfig,
+    artifacts: Mapping[StageName, Path],
+    vocabulary_size: int | None,
+    *,
+    num_rows: int | None,
+    source: str,
+) -> PairLengths | None:
     texts = _up_to(found, num_characters=_MAX_COUNTED_CHARACTERS)
     if not texts:
         return None
@@ -186,7 +215,7 @@ def read_lengths(
     of = "" if num_rows is None else f" of {num_rows:,}"
     return PairLengths(
         pairs=_counted(texts, counter),
-        are_all=len(texts) == len(found) and are_all_taken(files, num_rows=num_rows),
+        are_all=len(texts) == len(found) and is_all,
         words=f"{len(texts):,}{of} {source} were looked at; {counter.words}, and {counter.user_turn} more "
         f"a turn of the user, {counter.assistant_turn} a turn of the assistant",
         are_counted=counter.tokenizer is not None,

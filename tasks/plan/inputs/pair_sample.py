@@ -4,13 +4,16 @@ Pairs are read as the stage reads them. Unusable rows and unreadable files are l
 wrong with them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
+from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import Line, ReadLimit, some_lines
+from containers.data.prompts.reading import rows_of_prompt_lines
+from containers.data.prompts.wording import as_asked
 from containers.data.reader import rows_of_lines
 from containers.data.rows import Pair
 from containers.harness.errors import BadDataError
@@ -46,22 +49,39 @@ def sample_pairs(files: Sequence[Path], *, num_rows: int | None) -> Iterator[Pai
     Args:
         num_rows: of all files together; None: not counted, so the first ones are taken.
     """
+    return islice(_sampled(files, num_rows=num_rows, texts_of=_pairs), 2 * SAMPLE_ROWS)
+
+
+def sample_prompts(files: Sequence[Path], config: FilterPromptsConfig, *, num_rows: int | None) -> Iterator[PairTexts]:
+    """As `sample_pairs`, for a prompt set: prompts as the policy gets them, without completions."""
+
+    def texts_of(lines: Iterator[Line], file: Path) -> Iterator[PairTexts]:
+        for row in rows_of_prompt_lines(lines, file=file.name):
+            asked = as_asked(row, config)
+            yield PairTexts("\n".join(turn["content"] for turn in asked.prompt), "", "", len(asked.prompt))
+
+    return islice(_sampled(files, num_rows=num_rows, texts_of=texts_of), 2 * SAMPLE_ROWS)
+
+
+def _sampled(
+    files: Sequence[Path], *, num_rows: int | None, texts_of: Callable[[Iterator[Line], Path], Iterator[PairTexts]]
+) -> Iterator[PairTexts]:
     every = 1 if num_rows is None else max(1, int(num_rows * _share_read(files)) // SAMPLE_ROWS)
-    return islice(_pairs(files, every=every), 2 * SAMPLE_ROWS)
-
-
-def _pairs(files: Sequence[Path], *, every: int) -> Iterator[PairTexts]:
     limit = ReadLimit(_MAX_READ_BYTES)
     wanted = cycle([place == every // 2 for place in range(every)])
     for file in files:
         if limit.bytes_left <= 0:
             return
         try:
-            for read in rows_of_lines(_lines(file, limit=limit, wanted=wanted), file=file.name):
-                if read.row is not None:
-                    yield _texts(read.row.pair)
+            yield from texts_of(_lines(file, limit=limit, wanted=wanted), file)
         except (BadDataError, OSError):
             return
+
+
+def _pairs(lines: Iterator[Line], file: Path) -> Iterator[PairTexts]:
+    for read in rows_of_lines(lines, file=file.name):
+        if read.row is not None:
+            yield _texts(read.row.pair)
 
 
 def _lines(file: Path, *, limit: ReadLimit, wanted: Iterator[bool]) -> Iterator[Line]:

@@ -107,7 +107,7 @@ class Trainings:
         texts = [f"What is {number}?" for number in range(10)]
         return {
             "certificate": write_certificate(self.folder / "certificate", score_head_sha256=score_head_sha256(merged)),
-            "pairs": write_prompts(self.folder / "prompts", train=texts),
+            "prompts": write_prompts(self.folder / "prompts", train=texts),
             "start_model": start,
             "reward_model": merged.parent,
         }

@@ -46,7 +46,7 @@ def test_the_policy_is_trained_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(REWARDS._members, "reward_model", f"{__name__}:start")
     prompts = [f"Question {number}?" for number in range(12)]
     pairs = write_prompts(tmp_path / "pairs", train=prompts)
-    inputs = {"pairs": pairs, "start_model": save_causal_model(tmp_path / "start")}
+    inputs = {"prompts": pairs, "start_model": save_causal_model(tmp_path / "start")}
     config = TrainPolicyConfig(
         max_prompt_length=64,
         max_completion_length=6,

@@ -254,7 +254,7 @@ def test_the_trainer_draws_the_completions_that_trl_draws(tmp_path: Path, lora: 
 @pytest.mark.slow
 def test_two_ranks_that_split_a_prompts_completions_train_what_trls_generation_trains(tmp_path: Path) -> None:
     inputs = {
-        "pairs": write_prompts(
+        "prompts": write_prompts(
             tmp_path / "pairs", train=["Hi", "Which one?", "What is red?", "Name two of them", "No"]
         ),
         "start_model": save_causal_model(tmp_path / "start", seed=3),

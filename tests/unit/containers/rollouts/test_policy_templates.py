@@ -44,7 +44,7 @@ def _context(
     merged = save_reward_model(tmp_path / "reward_model" / "merged")
     inputs = {
         "certificate": write_certificate(tmp_path / "certificate", score_head_sha256=score_head_sha256(merged)),
-        "pairs": write_prompts(tmp_path / "pairs", train=prompts),
+        "prompts": write_prompts(tmp_path / "pairs", train=prompts),
         "start_model": save_causal_model(tmp_path / "start", seed=3),
         "reward_model": tmp_path / "reward_model",
     }

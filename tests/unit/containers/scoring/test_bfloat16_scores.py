@@ -122,7 +122,7 @@ def test_a_policy_is_trained(tmp_path: Path, kind: str) -> None:
     merged = save_reward_model(tmp_path / "reward_model" / "merged")
     inputs = {
         "certificate": write_certificate(tmp_path / "certificate", score_head_sha256=score_head_sha256(merged)),
-        "pairs": write_prompts(tmp_path / "pairs", train=["Hi", "Which one?", "What is red?", "No"]),
+        "prompts": write_prompts(tmp_path / "pairs", train=["Hi", "Which one?", "What is red?", "No"]),
         "start_model": start_model(tmp_path),
         "reward_model": tmp_path / "reward_model",
     }

@@ -45,7 +45,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     save_reward_model(folder / "reward_model" / "merged")
     save_causal_model(folder / "policy" / "model", seed=4)
     return {
-        "pairs": write_prompts(folder / "pairs", evaluation=TEXTS),
+        "prompts": write_prompts(folder / "pairs", evaluation=TEXTS),
         "start_model": save_causal_model(folder / "start", seed=3),
         "policy": folder / "policy",
         "reward_model": folder / "reward_model",
@@ -160,7 +160,7 @@ def test_a_single_prompt_that_fits_is_refused_for_its_interval_would_have_no_wid
 ) -> None:
     pairs = write_prompts(tmp_path / "pairs", evaluation=["Hi", "x" * 200])
     with pytest.raises(BadDataError, match=r"of which 1 fit in evaluate_policy\.max_prompt_length 64; at least 2 must"):
-        evaluate(tmp_path, {**inputs, "pairs": pairs})
+        evaluate(tmp_path, {**inputs, "prompts": pairs})
 
 
 def test_empty_completions_are_scored_and_counted(tmp_path: Path, inputs: dict[str, Path]) -> None:

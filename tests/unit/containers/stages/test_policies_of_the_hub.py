@@ -73,7 +73,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     merged = save_reward_model(folder / "reward_model" / "merged")
     return {
         "certificate": write_certificate(folder / "certificate", score_head_sha256=score_head_sha256(merged)),
-        "pairs": write_prompts(folder / "pairs", train=["Hi", "Which one?", "No"], evaluation=["Why?", "Tell me more"]),
+        "prompts": write_prompts(
+            folder / "pairs", train=["Hi", "Which one?", "No"], evaluation=["Why?", "Tell me more"]
+        ),
         "reward_model": folder / "reward_model",
     }
 

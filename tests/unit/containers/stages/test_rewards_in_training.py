@@ -38,7 +38,7 @@ OUTCOME = {"type": "python", "name": "even", "kind": "outcome", "file": "own.py"
 def context_of(folder: Path, *, answers: list[str] | None = None, **settings: Any) -> StageContext:
     folder.mkdir(parents=True)
     prompts = write_prompts(folder / "prompts", train=list(QUESTIONS), answers=answers or list(QUESTIONS.values()))
-    inputs = {"pairs": prompts, "start_model": save_causal_model(folder / "start")}
+    inputs = {"prompts": prompts, "start_model": save_causal_model(folder / "start")}
     config = TrainPolicyConfig(
         **{
             "max_prompt_length": 64,

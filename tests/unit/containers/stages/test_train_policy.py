@@ -49,7 +49,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     merged = save_reward_model(folder / "reward_model" / "merged")
     return {
         "certificate": write_certificate(folder / "certificate", score_head_sha256=score_head_sha256(merged)),
-        "pairs": write_prompts(folder / "pairs", train=["Hi", "Which one?", "What is red?", "x" * 200, "No"]),
+        "prompts": write_prompts(folder / "pairs", train=["Hi", "Which one?", "What is red?", "x" * 200, "No"]),
         "start_model": save_causal_model(folder / "start", seed=3),
         "reward_model": folder / "reward_model",
     }
@@ -317,7 +317,7 @@ def test_a_policy_that_could_not_be_judged_is_not_trained(
     judged_on = ["Hi"] * num_fitting + ["x" * 200, "y" * 300]
     pairs = write_prompts(tmp_path / "pairs", train=["Hi", "Which one?"], evaluation=judged_on)
     nothing = tmp_path / "no model"
-    context = context_of(tmp_path, {**inputs, "pairs": pairs, "reward_model": nothing})
+    context = context_of(tmp_path, {**inputs, "prompts": pairs, "reward_model": nothing})
     with pytest.raises(BadDataError) as caught:
         train_policy.run(context)
     assert (

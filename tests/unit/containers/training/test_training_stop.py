@@ -105,7 +105,7 @@ def test_a_stopped_policy_goes_on_exactly_from_the_end_of_a_generated_batch(
     merged = save_reward_model(tmp_path / "reward_model" / "merged")
     inputs = {
         "certificate": write_certificate(tmp_path / "certificate", score_head_sha256=score_head_sha256(merged)),
-        "pairs": write_prompts(tmp_path / "pairs", train=["Hi", "Which one?", "What is red?", "No"]),
+        "prompts": write_prompts(tmp_path / "pairs", train=["Hi", "Which one?", "What is red?", "No"]),
         "start_model": save_causal_model(tmp_path / "start", seed=3),
         "reward_model": tmp_path / "reward_model",
     }

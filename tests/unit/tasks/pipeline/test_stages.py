@@ -10,7 +10,7 @@ from containers.contracts.pipeline import JUDGED_BY, STAGE_FACTS, TRAINED_BY, De
 from containers.contracts.spec import StageInput
 from flows.rlhf import TASKS
 from tasks.config.sections import StageTimeouts
-from tasks.config.sources import ModelSource
+from tasks.config.sources import DatasetSource, ModelSource
 from tasks.pipeline.stages import OF_THE_POLICY, STAGES, Made, Stage, required_config, walk
 from tasks.plan.run_plan import _PLANNERS
 from tests.unit.factories.run_config import run_config
@@ -45,9 +45,17 @@ def test_the_table_has_every_stage_between_check_and_report_in_order() -> None:
 
 def test_a_run_walks_the_stages_that_it_has(tmp_path: Path) -> None:
     names, made = walked(tmp_path)
-    assert names == [stage for stage in BETWEEN_CHECK_AND_REPORT if stage is not StageName.TRAIN_SFT]
+    absent = (StageName.FILTER_PROMPTS, StageName.TRAIN_SFT)
+    assert names == [stage for stage in BETWEEN_CHECK_AND_REPORT if stage not in absent]
+    assert made["prompts"] == StageName.FILTER_DATASET
     assert made["start_model"] == StageName.BUILD_BASE_MODEL
     assert made["verdict"] == StageName.EVALUATE_POLICY
+
+
+def test_a_prompt_set_gives_the_prompts_of_the_policy(tmp_path: Path) -> None:
+    names, made = walked(tmp_path, prompts=DatasetSource(train="prompts.jsonl"))
+    assert names[:2] == [StageName.FILTER_DATASET, StageName.FILTER_PROMPTS]
+    assert (made["pairs"], made["prompts"]) == (StageName.FILTER_DATASET, StageName.FILTER_PROMPTS)
 
 
 def test_named_models_stand_in_the_places_of_what_would_be_made(tmp_path: Path) -> None:
@@ -59,7 +67,7 @@ def test_named_models_stand_in_the_places_of_what_would_be_made(tmp_path: Path) 
 
 def test_the_part_of_the_policy_goes_on_from_what_is_there(tmp_path: Path) -> None:
     run = run_config("one", output_dir=tmp_path, store_dir=tmp_path / "store")
-    made: dict[str, Any] = dict.fromkeys(("pairs", "start_model", "reward_model", "gate"), "champion's")
+    made: dict[str, Any] = dict.fromkeys(("prompts", "start_model", "reward_model", "gate"), "champion's")
     assert [stage.name for stage, _ in walk(run, Names(), made=made, stages=OF_THE_POLICY)] == [
         StageName.TRAIN_POLICY,
         StageName.EVALUATE_POLICY,

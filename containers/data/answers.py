@@ -1,4 +1,4 @@
-"""Where a completion writes its answer."""
+"""Where a completion, or a worked solution, writes its answer."""
 
 import re
 

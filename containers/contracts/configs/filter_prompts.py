@@ -1,0 +1,59 @@
+"""Configuration of filter_prompts."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from containers.contracts.base import Difference, Fraction, Rows
+from containers.contracts.configs.row_filters import RowFilters
+
+ColumnName = Annotated[str, Field(min_length=1, max_length=200)]
+# Where a prompt stands in `prompt_template`.
+PROMPT_PLACE = "{prompt}"
+
+
+class FilterPromptsConfig(RowFilters):
+    """Turn rows into prompts for the policy, each with its reference answer where it has one."""
+
+    stage: Literal["filter_prompts"] = "filter_prompts"
+    max_characters: Rows = Field(32_000, ge=1, description="Longest prompt, characters")
+    system_prompt: str | None = Field(
+        None, min_length=1, max_length=20_000, description="A system turn before every prompt that has none"
+    )
+    prompt_template: str = Field(
+        PROMPT_PLACE,
+        max_length=20_000,
+        description="What the last user turn becomes; `{prompt}` is the text of the row. Example: `{prompt} Put the "
+        "answer into \\boxed{}.`",
+    )
+    keep_columns: tuple[ColumnName, ...] = Field(
+        (), description="Further columns of the rows, for reward functions of one's own"
+    )
+    min_difficulty: Difference | None = Field(
+        None,
+        description="Smallest `difficulty` to keep; POLARIS gives the share of attempts that were right, such as `3/8`",
+    )
+    max_difficulty: Difference | None = Field(None, description="Largest `difficulty` to keep")
+    require_answer: bool | None = Field(
+        None, description="Drop rows without a reference answer; null: where a reward compares with it"
+    )
+    evaluation_fraction: Fraction = Field(
+        0.05, description="Share of prompts held out to judge the policy where the source has no validation file"
+    )
+    frozen_share: Fraction = Field(
+        0.4, description="Share of the held-out prompts that only compares champions; 0: those that judge the policy do"
+    )
+    minimum_frozen_prompts: Rows = Field(
+        50, ge=1, description="With fewer prompts the frozen part is not split off from those that judge the policy"
+    )
+    minimum_train_prompts: Rows = Field(2, ge=1, description="Fewer prompts than this to train on are an error")
+    minimum_evaluation_prompts: Rows = Field(
+        2, ge=2, description="Fewer prompts than this to judge the policy on are an error"
+    )
+
+    @field_validator("prompt_template")
+    @classmethod
+    def _has_one_place(cls, template: str) -> str:
+        if (count := template.count(PROMPT_PLACE)) != 1:
+            raise ValueError(f"holds {PROMPT_PLACE} {count} times. It must stand there once, where the prompt goes.")
+        return template

@@ -1,0 +1,77 @@
+"""The filters that preference rows and prompts have in common."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from containers.contracts.base import Fraction, Frozen, Name, Positive, Rows
+
+
+class SourceShare(Frozen):
+    """A source of a mixture by its name, and its weight among the training rows."""
+
+    name: Name = Field(description="As in the run's mixture")
+    weight: Positive | None = Field(None, description="Against the other sources' weights; null: all its rows")
+
+
+class HeldOutSuite(Frozen):
+    """Data that will judge a model, so no model must train on it."""
+
+    name: Name = Field(description="As in evaluate_reward_model.suites")
+    benchmark: str = Field(min_length=1, description="How its rows are read")
+
+
+class RowFilters(Frozen):
+    """Filters of rows that have a prompt. Every dropped row is counted under one named reason."""
+
+    languages: tuple[str, ...] = Field(
+        ("english",), min_length=1, description="Values of the `language` column to keep; HelpSteer3 says `english`"
+    )
+    check_language_on_text: bool = Field(True, description="Also detect the language of the text itself")
+    code_rows: Literal["keep", "drop"] = Field(
+        "drop",
+        description="Code rows have a programming language in `language`: `keep` judges them by the language of their "
+        "prose, `drop` drops and counts them",
+    )
+    max_malformed_fraction: Fraction = Field(0.01, description="More malformed rows than this fail the stage")
+    near_duplicates: Literal["drop", "report", "off"] = Field(
+        "drop", description="Rows that nearly repeat an earlier one in every part; `report` lists and keeps them"
+    )
+    near_duplicate_similarity: float = Field(
+        0.9,
+        ge=0.5,
+        le=1,
+        description="Share of common five-word runs (Jaccard) that every part must reach: prompt, chosen and rejected",
+    )
+    similar_prompts: Literal["drop", "report", "off"] = Field(
+        "drop",
+        description="Training rows with a prompt like a held-out prompt (one letter differs, the same conversation, "
+        "or most of it); every split keeps such prompts on one side. `report` lists and keeps them, splits by prompt",
+    )
+    similar_prompt_overlap: float = Field(
+        0.9,
+        gt=0.5,
+        le=1,
+        description="Share of a prompt's words, in eight-word runs, that another one must repeat; half is enough to be "
+        "kept together where no validation file is given",
+    )
+    contamination: Literal["drop", "report", "off"] = Field(
+        "drop",
+        description="Rows whose prompt is in a suite of evaluate_reward_model; `report` lists and keeps them",
+    )
+    contamination_overlap: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of a suite's prompt, in eight-word runs, that a row's prompt must repeat, unless it quotes "
+        "it whole",
+    )
+    max_rows: Rows | None = Field(
+        None, ge=1, description="Take a seeded sample of this many surviving training rows; null: all"
+    )
+    mixture: tuple[SourceShare, ...] = Field(
+        (), description="Leave it out: the run puts the names and weights of its mixture here"
+    )
+    suites: tuple[HeldOutSuite, ...] = Field(
+        (), description="Leave it out: the run puts evaluate_reward_model.suites here"
+    )

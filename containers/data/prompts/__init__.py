@@ -1,0 +1,1 @@
+"""Prompt sets: rows with a prompt for the policy and, where they have one, its reference answer."""

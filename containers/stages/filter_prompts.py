@@ -1,0 +1,168 @@
+"""filter_prompts: turn rows of a prompt set into prompts to train and judge the policy, as parquet.
+
+Every row is kept, or counted under one named reason; the records are those of filter_dataset.
+"""
+
+from containers.contracts.configs.filter_dataset import ValidationParts
+from containers.contracts.configs.filter_prompts import FilterPromptsConfig
+from containers.contracts.funnel import Funnel
+from containers.contracts.outcome import Metric
+from containers.data.filters.similar_prompts import PromptGroups
+from containers.data.filters.suites import suite_prompts
+from containers.data.funnel import FunnelCounter, Split, dropped_text, funnel_table
+from containers.data.language import LanguageJudge
+from containers.data.prompts.chain import PromptChain, Prompts
+from containers.data.prompts.output import SplitPrompts, write_prompt_artifact
+from containers.data.prompts.reading import PromptSource, read_prompt_sources
+from containers.data.sources import languages_seen, malformed_by_reason
+from containers.data.splits import PolicyPrompts, divide_held_out, share_of
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError, BadDataError
+
+
+def run(context: StageContext) -> tuple[Metric, ...]:
+    """Filter, split and write the prompts; return the counts.
+
+    Raises:
+        BadDataError: unknown form, damaged file, too many malformed rows, or fewer prompts than the config's floors;
+            the message shows the figures.
+        BadConfigError: an unknown language or suite.
+    """
+    config = context.spec.config
+    if not isinstance(config, FilterPromptsConfig):
+        raise BadConfigError(f"filter_prompts was given the configuration of {config.stage}.")
+    sources = read_prompt_sources(context, config)
+    rows_read: dict[Split, int] = {}
+    for source in sources:
+        rows_read[source.split] = rows_read.get(source.split, 0) + source.rows_read
+    counter = FunnelCounter(rows_read)
+    for reason, malformed in malformed_by_reason(sources):
+        counter.step(reason, malformed)
+    languages = languages_seen([row for source in sources for row in source.rows])
+    chain = PromptChain(config, counter=counter, seed=context.spec.seed)
+    rows = _filtered([row for source in sources for row in source.rows], chain, context=context, config=config)
+    split = _divided(rows, config=config, seed=context.spec.seed, sources=sources, groups=chain.groups)
+    _check(split, counter=counter, groups=chain.groups)
+    _check_floors(split, config=config, counter=counter, languages=languages)
+    funnel = write_prompt_artifact(context, config, split, counter=counter, sources=sources, overlaps=chain.overlaps)
+    context.recorder.note(
+        f"{funnel.rows_read:,} rows read, {dropped_text(counter.total)}; {funnel.policy_train_prompts:,} prompts to "
+        f"train the policy, {funnel.policy_eval_prompts:,} to judge it; {funnel.num_with_answer:,} have an answer."
+    )
+    return _metrics(funnel, counter=counter, sources=sources)
+
+
+def _filtered(rows: Prompts, chain: PromptChain, *, context: StageContext, config: FilterPromptsConfig) -> Prompts:
+    """Return the rows that pass every filter; each filter is counted."""
+    judge = LanguageJudge(config.languages, stage=config.stage) if config.check_language_on_text else None
+    suites = suite_prompts(context, config)
+    rows = chain.by_language_column(rows)
+    if judge is not None:
+        rows = chain.by_detected_language(rows, judge=judge, recorder=context.recorder)
+    rows = chain.by_answer(rows)
+    rows = chain.by_flaws(rows)
+    rows = chain.by_repetition(rows)
+    if suites:
+        rows = chain.by_contamination(rows, suites)
+    if config.near_duplicates != "off":
+        rows = chain.by_near_duplication(rows)
+    if config.similar_prompts != "off":
+        rows = chain.by_similar_prompts(rows)
+    return chain.by_sampling(chain.by_mixture(rows))
+
+
+def _divided(
+    rows: Prompts, *, config: FilterPromptsConfig, seed: int, sources: list[PromptSource], groups: PromptGroups
+) -> SplitPrompts:
+    """Split the prompts: validation files, or a share of the prompts of other sources; a group stays together."""
+    has_file = {source.name for source in sources if source.split == "validation"}
+    group_of = {item.row.prompt_id: groups.of(item.row.prompt_id) for item in rows}
+    held_out = {group_of[item.row.prompt_id] for item in rows if item.split == "validation"}
+    held_out |= share_of(
+        {group_of[item.row.prompt_id] for item in rows if item.source not in has_file},
+        fraction=config.evaluation_fraction,
+        seed=seed,
+        purpose="policy evaluation",
+    )
+    judged = {prompt_id for prompt_id, group in group_of.items() if group in held_out}
+    parts = ValidationParts(
+        tune=0, test=max(1 - config.frozen_share, 1e-9), frozen=config.frozen_share,
+        minimum_prompts=config.minimum_frozen_prompts,
+    )  # fmt: skip
+    divided = divide_held_out(judged, parts, seed=seed, groups=groups)
+    train = frozenset(group_of) - judged
+    return SplitPrompts(rows, PolicyPrompts(train=train, evaluation=divided.test, frozen=divided.frozen))
+
+
+def _check(split: SplitPrompts, *, counter: FunnelCounter, groups: PromptGroups) -> None:
+    """Check that no row was lost and that no prompt, and none like it, is both trained on and judged by.
+
+    Raises:
+        RuntimeError: one check fails; a fault of this program, not of the data.
+    """
+    held_out = split.ids.evaluation | split.ids.frozen
+    counter.check({"train": len(split.of(split.ids.train)), "held out": len(split.of(held_out))})
+    if {groups.of(prompt_id) for prompt_id in split.ids.train} & {groups.of(prompt_id) for prompt_id in held_out}:
+        raise RuntimeError("A prompt is on two sides of the split. This is a fault of filter_prompts; report it.")
+
+
+def _check_floors(split: SplitPrompts, *, config: FilterPromptsConfig, counter: FunnelCounter, languages: str) -> None:
+    """Refuse to go on with too few prompts, which would show only after all training.
+
+    Raises:
+        BadDataError: with the funnel as a table, and the settings to look at.
+    """
+    floors = {
+        "to train on": (len(split.ids.train), config.minimum_train_prompts, "minimum_train_prompts"),
+        "to judge the policy on": (
+            len(split.ids.evaluation), config.minimum_evaluation_prompts, "minimum_evaluation_prompts",
+        ),
+    }  # fmt: skip
+    short = [
+        f"{count:,} prompts {purpose} (filter_prompts.{key}: {floor:,})"
+        for purpose, (count, floor, key) in floors.items()
+        if count < floor
+    ]
+    if not short:
+        return
+    tally = counter.total
+    advice = (
+        f"Raise filter_prompts.evaluation_fraction (now {config.evaluation_fraction:g}), or bring more data."
+        if 2 * tally.num_dropped < tally.rows_read
+        else _advice(max(tally.steps, key=lambda step: step.dropped).reason, config, languages=languages)
+    )
+    raise BadDataError(f"Too few prompts are left: {' and '.join(short)}.\n\n{funnel_table(tally)}\n\n{advice}")
+
+
+def _advice(reason: str, config: FilterPromptsConfig, *, languages: str) -> str:
+    wanted = ", ".join(config.languages)
+    known = {
+        "language_column": f"`language` holds: {languages}. filter_prompts.languages names: {wanted}.",
+        "code_rows": "filter_prompts.code_rows is `drop`; `keep` judges code rows by the prose of their prompt.",
+        "detected_language": f"The texts are not in {wanted}. Set filter_prompts.languages to what they are.",
+        "without_answer": "A reward compares with a reference answer, and these rows have none that is known: final_"
+        "answer, answer, ground_truth, reward_model.ground_truth or solution. Rename the column, or use other rewards.",
+        "difficulty": f"filter_prompts keeps difficulties from {config.min_difficulty} to {config.max_difficulty}.",
+        "over_long_characters": f"filter_prompts.max_characters is {config.max_characters:,}; raise it to keep them.",
+        "contradictory_answers": "The same prompt has different answers. Correct the data.",
+    }
+    return f"`{reason}` dropped the most. {known.get(reason, 'See the examples in dropped.jsonl.')}"
+
+
+def _metrics(funnel: Funnel, *, counter: FunnelCounter, sources: list[PromptSource]) -> tuple[Metric, ...]:
+    read = funnel.rows_read
+    counts = {
+        "rows_read": (read, "rows"),
+        "policy_train_prompts": (funnel.policy_train_prompts, "prompts"),
+        "policy_eval_prompts": (funnel.policy_eval_prompts, "prompts"),
+        "policy_frozen_prompts": (funnel.policy_frozen_prompts, "prompts"),
+        "prompts_with_answer": (funnel.num_with_answer, "prompts"),
+    }
+    fractions = {
+        "dropped_fraction": counter.total.num_dropped / read,
+        "malformed_fraction": sum(source.num_malformed for source in sources) / read,
+    }
+    return (
+        *(Metric(name=name, value=value, unit=unit, count=read) for name, (value, unit) in counts.items()),
+        *(Metric(name=name, value=value, unit="fraction", count=read) for name, value in fractions.items()),
+    )
