@@ -120,61 +120,6 @@ class PreferenceRow(NamedTuple):
         return self._replace(pair=self.pair._replace(language=language))
 
 
-class PromptRow(NamedTuple):
-    """A prompt without completions.
-
-    Attributes:
-        answer: the reference answer; None where the row has none.
-        difficulty: as the row gives it, a fraction such as `3/8` as a number; None where it gives none.
-        columns: the further columns that the configuration keeps.
-        row_id: digest of prompt and answer.
-    """
-
-    prompt: tuple[Turn, ...]
-    answer: str | None
-    difficulty: float | None
-    columns: Mapping[str, Any]
-    domain: str
-    language: str
-    prompt_id: str
-    row_id: str
-
-    @property
-    def completions(self) -> tuple[str, ...]:
-        """None: the policy writes them."""
-        return ()
-
-    def in_language(self, language: str) -> "PromptRow":
-        """Return the row with another language."""
-        return self._replace(language=language)
-
-
-def make_prompt_row(
-    value: Value,
-    *,
-    prompt: tuple[Turn, ...],
-    answer: str | None,
-    difficulty: float | None = None,
-    columns: Mapping[str, Any] | None = None,
-) -> PromptRow:
-    """Return the row with its digests; `value` is the object that it was read from, with domain and language.
-
-    Raises:
-        MalformedRowError: domain or language is present, but no text.
-    """
-    digest = _prompt_digest(prompt)
-    return PromptRow(
-        prompt=prompt,
-        answer=answer,
-        difficulty=difficulty,
-        columns=columns or {},
-        domain=_name_in(value, "domain", _domain_name),
-        language=_name_in(value, "language", _language_name),
-        prompt_id=digest[:_CHARACTERS],
-        row_id=_digest(f"{digest}\0{answer}")[:_CHARACTERS],
-    )
-
-
 def make_row(
     value: Value,
     *,
@@ -194,8 +139,7 @@ def make_row(
     Raises:
         MalformedRowError: domain or language is present, but no text.
     """
-    domain = _name_in(value, "domain", _domain_name)
-    language = _name_in(value, "language", _language_name)
+    domain, language = names_of(value)
     prompt_digest = _prompt_digest(prompt)
     pair_id = _digest(f"{prompt_digest}\0{chosen}\0{rejected}")[:_CHARACTERS]
     is_tie, mean = margin == 0, sum(signs)
@@ -204,6 +148,15 @@ def make_row(
     # Fields by position: naming them takes twice as long.
     pair = Pair(prompt, chosen, rejected, float(margin), domain, language, pair_id)
     return PreferenceRow(pair, prompt_digest[:_CHARACTERS], is_tie, against_all, agrees)
+
+
+def names_of(value: Value) -> tuple[str, str]:
+    """Return domain and language of a row; both have a name where the row has none.
+
+    Raises:
+        MalformedRowError: one is present, but no text.
+    """
+    return _name_in(value, "domain", _domain_name), _name_in(value, "language", _language_name)
 
 
 def prompt_identity(turns: Iterable[Mapping[str, str]]) -> str:

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from containers.data.formats.transcripts import comparison_text
-from containers.data.rows import PreferenceRow, PromptRow, Row, Turn
+from containers.data.prompts.rows import PromptRow
+from containers.data.rows import PreferenceRow, Row, Turn
 
 
 def write_comparisons(path: Path, rows: Iterable[PreferenceRow]) -> int:
@@ -42,15 +43,8 @@ _PAIRS = pa.schema(
         ("pair_id", pa.string()),
     ]
 )
-_PROMPTS = pa.schema(
-    [
-        ("prompt", _TURNS),
-        ("domain", pa.string()),
-        ("prompt_id", pa.string()),
-        ("answer", pa.string()),
-        ("columns", pa.string()),
-    ]
-)
+_PROMPTS = pa.schema([("prompt", _TURNS), ("domain", pa.string()), ("prompt_id", pa.string())])
+_ANSWERED = pa.schema([*_PROMPTS, ("answer", pa.string()), ("columns", pa.string())])
 
 
 def write_pairs(path: Path, rows: Iterable[PreferenceRow]) -> None:
@@ -66,7 +60,9 @@ def write_pairs(path: Path, rows: Iterable[PreferenceRow]) -> None:
 
 
 def write_prompts(path: Path, rows: Iterable[Row]) -> int:
-    """Write each prompt once, where it first appears; `columns` is an object as JSON.
+    """Write each prompt once, where it first appears.
+
+    Rows of a prompt set have two columns more: the reference answer, and further columns as a JSON object.
 
     Returns:
         The number of prompts.
@@ -75,14 +71,11 @@ def write_prompts(path: Path, rows: Iterable[Row]) -> int:
     for row in rows:
         first.setdefault(row.prompt_id, row)
     kept = list(first.values())
-    columns = (
-        _turns([row.prompt for row in kept]),
-        [row.domain for row in kept],
-        list(first),
-        [row.answer if isinstance(row, PromptRow) else None for row in kept],
-        [json.dumps(row.columns, sort_keys=True) if isinstance(row, PromptRow) else None for row in kept],
-    )
-    _write(path, columns, _PROMPTS)
+    columns: list[Any] = [_turns([row.prompt for row in kept]), [row.domain for row in kept], list(first)]
+    answered = [row for row in kept if isinstance(row, PromptRow)]
+    if answered:
+        columns += [[row.answer for row in answered], [json.dumps(row.columns, sort_keys=True) for row in answered]]
+    _write(path, columns, _ANSWERED if answered else _PROMPTS)
     return len(first)
 
 

@@ -8,7 +8,7 @@ from containers.contracts.base import Difference, Fraction, Rows
 from containers.contracts.configs.row_filters import RowFilters
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=200)]
-# Where a prompt stands in `prompt_template`.
+# The place of the row's text in `prompt_template`.
 PROMPT_PLACE = "{prompt}"
 
 
@@ -55,5 +55,5 @@ class FilterPromptsConfig(RowFilters):
     @classmethod
     def _has_one_place(cls, template: str) -> str:
         if (count := template.count(PROMPT_PLACE)) != 1:
-            raise ValueError(f"holds {PROMPT_PLACE} {count} times. It must stand there once, where the prompt goes.")
+            raise ValueError(f"holds {PROMPT_PLACE} {count} times. Write it once, where the prompt goes.")
         return template

@@ -7,7 +7,7 @@ from containers.data.filters.chain import FilterChain
 from containers.data.filters.flaws import control_token_in
 from containers.data.funnel import FunnelCounter
 from containers.data.prompts.reading import PlacedPrompt
-from containers.data.rows import PromptRow
+from containers.data.prompts.rows import PromptRow
 
 Prompts = list[PlacedPrompt]
 

@@ -23,7 +23,8 @@ from containers.data.answers import written_answer
 from containers.data.formats.columns import names_shown
 from containers.data.formats.errors import UnknownSchemaError
 from containers.data.formats.transcripts import turns_of_prompt
-from containers.data.rows import MalformedRowError, PromptRow, Value, column, make_prompt_row, read_prompt
+from containers.data.prompts.rows import PromptRow, make_prompt_row
+from containers.data.rows import MalformedRowError, Value, column, read_prompt
 
 ANSWER_COLUMNS = ("final_answer", "answer", "ground_truth", "reward_model", "answers", "solution")
 DIFFICULTY_COLUMNS = ("difficulty", "level")

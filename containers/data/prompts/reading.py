@@ -13,8 +13,9 @@ from containers.data.formats.errors import UnknownSchemaError
 from containers.data.formats.files import Line, data_files, read_lines, require_rows_among
 from containers.data.funnel import DroppedRow, Split
 from containers.data.prompts.forms import PromptForm, form_of
+from containers.data.prompts.rows import PromptRow
 from containers.data.reader import first_objects
-from containers.data.rows import MalformedRowError, PromptRow
+from containers.data.rows import MalformedRowError
 from containers.data.sources import SINGLE_SOURCE, Placed, Source, check_malformed
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError

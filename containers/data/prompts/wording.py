@@ -1,7 +1,7 @@
 """The words in which the policy gets a prompt."""
 
 from containers.contracts.configs.filter_prompts import PROMPT_PLACE, FilterPromptsConfig
-from containers.data.rows import PromptRow
+from containers.data.prompts.rows import PromptRow
 
 
 def as_asked(row: PromptRow, config: FilterPromptsConfig) -> PromptRow:

@@ -21,12 +21,12 @@ pytestmark = pytest.mark.shared_data
 
 SUITES = {"rm_bench": "rmbench_pairs.jsonl.gz", "judge_bench": "judgebench_pairs.jsonl.gz"}
 RECORDED = {
-    "human_rows_and_suites": "08806759b90e4320",
-    "transcripts": "18aac5e418b944b5",
-    "transcripts_beside_validation": "ea1ce8dbc40a500a",
-    "every_defect": "55d00a67e1891c70",
-    "nearly_the_same_rows": "82339ce5a41c4f47",
-    "a_mixture": "7420e21059940b89",
+    "human_rows_and_suites": "d6a3424ad4c9e601",
+    "transcripts": "acb9fe49087d020e",
+    "transcripts_beside_validation": "9cb07ac6629d478d",
+    "every_defect": "9639f9961616d32f",
+    "nearly_the_same_rows": "125967bf0ad22807",
+    "a_mixture": "dabe99b01c61db3e",
 }
 Inputs = dict[str, Path]
 

@@ -10,7 +10,7 @@ import pytest
 from tasks.config.sources import DatasetSource, ModelSource
 from tasks.sources.errors import SourceError, SourceNotFoundError, UnusableSourceError
 from tasks.sources.local import resolve_file
-from tasks.sources.resolve import probe_dataset, probe_file, probe_model, probe_pairs, resolve_dataset, resolve_model
+from tasks.sources.resolve import probe_dataset, probe_file, probe_model, probe_rows, resolve_dataset, resolve_model
 from tests.unit.factories.weight_bytes import weight_bytes
 
 ROWS = b'{"prompt": "a", "chosen": "b", "rejected": "c"}\n'
@@ -106,7 +106,7 @@ def test_a_path_that_is_no_data_says_why(tmp_path: Path) -> None:
         ("train-*.jsonl", "does not exist.*Patterns work inside hub repositories only"),
         ("a\0b", "cannot be opened"),
     ):
-        for probe in (probe_file, probe_pairs):
+        for probe in (probe_file, probe_rows):
             with pytest.raises(SourceError, match=message):
                 probe(tmp_path / name, key="dataset.train")
         with pytest.raises(SourceError, match=message):
@@ -117,7 +117,7 @@ def test_a_file_that_is_no_data_is_judged_only_where_pairs_are_wanted(tmp_path: 
     (tmp_path / "vocabulary.tiktoken").write_text("IQ== 0\nIg== 1\n")
     assert probe_file(tmp_path / "vocabulary.tiktoken", key="tokenizer_file").found.endswith("(14 bytes)")
     with pytest.raises(UnusableSourceError, match=r"pair file x: .*none of its first 2 lines is a JSON object"):
-        probe_pairs(tmp_path / "vocabulary.tiktoken", key="pair file x")
+        probe_rows(tmp_path / "vocabulary.tiktoken", key="pair file x")
 
 
 def test_hidden_files_of_a_folder_are_neither_content_nor_data(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_hidden_files_of_a_folder_are_neither_content_nor_data(tmp_path: Path) -
     (tmp_path / ".ipynb_checkpoints").mkdir()
     (tmp_path / ".ipynb_checkpoints" / "rows.jsonl").write_text("no rows")
     assert resolve_file(tmp_path, name="train_data").digest == before
-    assert "(1 file, " in probe_pairs(tmp_path, key="dataset.train").found
+    assert "(1 file, " in probe_rows(tmp_path, key="dataset.train").found
 
 
 @pytest.mark.shared_data

@@ -6,7 +6,8 @@ import pytest
 
 from containers.data.formats.errors import UnknownSchemaError
 from containers.data.prompts.forms import form_of
-from containers.data.rows import MalformedRowError, PromptRow
+from containers.data.prompts.rows import PromptRow
+from containers.data.rows import MalformedRowError
 
 QUESTION = "How many legs do two cats have?"
 USER = {"role": "user", "content": QUESTION}
