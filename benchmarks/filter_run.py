@@ -25,7 +25,7 @@ from containers.contracts.names import EVENTS_FILE, StageName
 from containers.contracts.spec import StageInput, StageSpec
 from containers.data import reader as preference_rows
 from containers.data.filters import inputs as filter_inputs
-from containers.data.filters.chain import FilterChain
+from containers.data.filters.pair_chain import PairChain
 from containers.harness.context import StageContext
 from containers.harness.recorder import Recorder
 from containers.stages import filter_dataset
@@ -105,7 +105,7 @@ def watched_clock() -> Clock:
     clock.function(filter_inputs, "read_source", "schema")
     clock.function(filter_dataset, "checked_polarity", "polarity")
     for name, step in _STEPS_OF_THE_CHAIN.items():
-        clock.function(FilterChain, name, step)
+        clock.function(PairChain, name, step)
     clock.function(filter_dataset, "suite_prompts", "contamination")
     clock.function(filter_dataset, "_divide", "split")
     clock.function(filter_dataset, "_check", "split")
