@@ -85,11 +85,11 @@ class PolicyPrompts:
         )
 
 
-def read_training_prompts(pairs: Path, tokenizer: Any, config: TrainPolicyConfig, *, num_rows: int) -> PolicyPrompts:
+def read_training_prompts(folder: Path, tokenizer: Any, config: TrainPolicyConfig, *, num_rows: int) -> PolicyPrompts:
     """Read the policy's training prompts that fit, in file order.
 
     Args:
-        pairs: artifact of filter_dataset.
+        folder: artifact of filter_dataset or filter_prompts.
         num_rows: rows of the policy's embedding.
 
     Raises:
@@ -97,7 +97,7 @@ def read_training_prompts(pairs: Path, tokenizer: Any, config: TrainPolicyConfig
         BadDataError: the file holds no prompt, or none that fits; or too many have a token without a row.
     """
     return _that_fit(
-        pairs / POLICY_TRAIN_PROMPTS_FILE,
+        folder / POLICY_TRAIN_PROMPTS_FILE,
         tokenizer,
         num_rows=num_rows,
         max_length=config.max_prompt_length,
@@ -108,7 +108,7 @@ def read_training_prompts(pairs: Path, tokenizer: Any, config: TrainPolicyConfig
 
 
 def read_evaluation_prompts(
-    pairs: Path, tokenizer: Any, config: TrainPolicyConfig | EvaluatePolicyConfig, *, num_rows: int
+    folder: Path, tokenizer: Any, config: TrainPolicyConfig | EvaluatePolicyConfig, *, num_rows: int
 ) -> PolicyPrompts:
     """Read the held-out prompts that fit and that evaluate the policy, in file order.
 
@@ -116,7 +116,7 @@ def read_evaluation_prompts(
     length if it has one, else its own, which is never longer.
 
     Args:
-        pairs: artifact of filter_dataset.
+        folder: artifact of filter_dataset or filter_prompts.
         num_rows: rows of the policy's embedding.
 
     Raises:
@@ -127,7 +127,7 @@ def read_evaluation_prompts(
     if isinstance(config, TrainPolicyConfig) and config.evaluation_prompt_length is not None:
         max_length, setting = config.evaluation_prompt_length, "evaluate_policy.max_prompt_length"
     return _that_fit(
-        pairs / POLICY_EVAL_PROMPTS_FILE,
+        folder / POLICY_EVAL_PROMPTS_FILE,
         tokenizer,
         num_rows=num_rows,
         max_length=max_length,
@@ -144,7 +144,7 @@ def _that_fit(
     if not rows:
         raise BadDataError(
             f"{path.name} has no prompt to {purpose}. Raise filter_dataset.policy_prompt_fraction or "
-            f"policy_eval_prompt_fraction."
+            f"policy_eval_prompt_fraction; of a prompt set, filter_prompts.evaluation_fraction."
         )
     conversations = [
         [{name: str(message[name]) for name in ("role", "content")} for message in row["prompt"]] for row in rows

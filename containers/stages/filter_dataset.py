@@ -96,15 +96,8 @@ def _filtered(rows: Rows, chain: PairChain, *, context: StageContext, config: Fi
     if judge is not None:
         rows = chain.by_detected_language(rows, judge=judge, recorder=context.recorder)
     rows = chain.by_flaws(rows, token_counter=token_counter)
-    rows = chain.by_repetition(rows)
-    if prompts:
-        rows = chain.by_contamination(rows, prompts)
-    if config.near_duplicates != "off":
-        rows = chain.by_near_duplication(rows)
-    if config.similar_prompts != "off":
-        rows = chain.by_similar_prompts(rows)
-    rows = chain.by_share(rows)
-    return chain.by_sampling(rows)
+    rows = chain.by_overlaps(chain.by_repetition(rows), prompts)
+    return chain.by_sampling(chain.by_share(rows))
 
 
 def _divide(

@@ -61,13 +61,7 @@ def _filtered(rows: Prompts, chain: PromptChain, *, context: StageContext, confi
         rows = chain.by_detected_language(rows, judge=judge, recorder=context.recorder)
     rows = chain.by_answer(rows)
     rows = chain.by_flaws(rows)
-    rows = chain.by_repetition(rows)
-    if suites:
-        rows = chain.by_contamination(rows, suites)
-    if config.near_duplicates != "off":
-        rows = chain.by_near_duplication(rows)
-    if config.similar_prompts != "off":
-        rows = chain.by_similar_prompts(rows)
+    rows = chain.by_overlaps(chain.by_repetition(rows), suites)
     return chain.by_sampling(chain.by_mixture(rows))
 
 

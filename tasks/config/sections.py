@@ -242,6 +242,13 @@ class RunTree(Frozen):
         return self.reward_model is None or self.run.until is not StageName.EVALUATE_REWARD_MODEL
 
     @property
+    def pair_filters(self) -> FilterDatasetConfig:
+        """The filters of preferences; beside a prompt set they set no prompt aside for the policy."""
+        if self.prompts is None:
+            return self.filter_dataset
+        return self.filter_dataset.model_copy(update={"policy_prompt_fraction": 0.0})
+
+    @property
     def prompt_stage(self) -> StageName:
         """The stage that makes the policy's prompts."""
         return StageName.FILTER_DATASET if self.prompts is None else StageName.FILTER_PROMPTS
@@ -266,7 +273,7 @@ class RunTree(Frozen):
         if not self.takes_part(stage) or stage is StageName.CHECK_SYSTEM:
             return None
         if stage is StageName.FILTER_DATASET:
-            return whole_filter_config(self.filter_dataset, self.dataset, self.evaluate_reward_model.suites)
+            return whole_filter_config(self.pair_filters, self.dataset, self.evaluate_reward_model.suites)
         if stage is StageName.FILTER_PROMPTS and self.prompts is not None:
             needs_answer = any(term.needs_answer for term in self.train_policy.rewards)
             suites = self.evaluate_reward_model.suites

@@ -78,7 +78,7 @@ class FilterDatasetConfig(RowFilters):
     policy_prompt_fraction: Fraction = Field(
         0.2,
         description="Share of training prompts set aside for policy training; no pair of theirs trains the "
-        "reward model. With 0 the policy trains on prompts that the reward model has seen",
+        "reward model. With 0 the policy trains on prompts that the reward model has seen; beside `prompts` it is 0",
     )
     policy_eval_prompt_fraction: Fraction = Field(
         0.1, description="Share of the prompts set aside that is held out for policy evaluation"

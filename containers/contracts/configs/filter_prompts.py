@@ -1,8 +1,8 @@
 """Configuration of filter_prompts."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from containers.contracts.base import Difference, Fraction, Rows
 from containers.contracts.configs.row_filters import RowFilters
@@ -50,6 +50,13 @@ class FilterPromptsConfig(RowFilters):
     minimum_evaluation_prompts: Rows = Field(
         2, ge=2, description="Fewer prompts than this to judge the policy on are an error"
     )
+
+    @model_validator(mode="after")
+    def _difficulties_are_in_order(self) -> Self:
+        low, high = self.min_difficulty, self.max_difficulty
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"min_difficulty {low:g} is above max_difficulty {high:g}, so no row would be kept.")
+        return self
 
     @field_validator("prompt_template")
     @classmethod

@@ -81,6 +81,14 @@ class FilterChain(Generic[PlacedT]):
         shared = [item for item in rows if item.row.prompt_id in held_out and item.split == "train"]
         return self.drop(rows, "prompt_in_validation", {id(item): "also a validation prompt" for item in shared})
 
+    def by_overlaps(self, rows: list[PlacedT], suites: Mapping[str, Sequence[SuitePrompt]]) -> list[PlacedT]:
+        """Look for rows that repeat suites, other rows or held-out prompts, as far as the config says so."""
+        if suites:
+            rows = self.by_contamination(rows, suites)
+        if self._config.near_duplicates != "off":
+            rows = self.by_near_duplication(rows)
+        return rows if self._config.similar_prompts == "off" else self.by_similar_prompts(rows)
+
     def by_contamination(self, rows: list[PlacedT], prompts: Mapping[str, Sequence[SuitePrompt]]) -> list[PlacedT]:
         """List rows with a prompt of a suite, in training and validation, and drop them where the config says so."""
         index = SuiteIndex(item for items in prompts.values() for item in items)

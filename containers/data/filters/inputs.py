@@ -1,11 +1,14 @@
-"""The inputs of filter_dataset: one source or a mixture, each with its reader, and the suites to keep out."""
+"""The inputs of both filters, one source or a mixture, each with its reader; and the reading of preferences."""
 
 import contextlib
 import gc
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.row_filters import RowFilters
+from containers.contracts.spec import StageInput
 from containers.data.formats.columns import (
     ARENA,
     COMPARISONS,
@@ -16,13 +19,22 @@ from containers.data.formats.columns import (
     PreferenceSchema,
 )
 from containers.data.funnel import Split
-from containers.data.sources import SINGLE_SOURCE, PairSource, check_malformed, read_source
+from containers.data.sources import SINGLE_SOURCE, PairSource, Source, check_malformed, read_source
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 
 _PROMPT, _BETTER, _WORSE = "What is two plus two?", "Four.", "Five."
 _USER = {"role": "user", "content": _PROMPT}
 _INPUTS: tuple[tuple[Split, str], ...] = (("train", "train_data"), ("validation", "validation_data"))
+
+
+class SourceInput(NamedTuple):
+    """The rows of a source for one split: its name in the mixture, its files, and the user's reader if it has one."""
+
+    name: str
+    split: Split
+    item: StageInput
+    reader: Path | None
 
 
 def filter_config(context: StageContext) -> FilterDatasetConfig:
@@ -63,18 +75,31 @@ def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Pai
         BadDataError: a source cannot be read, or more of its rows are malformed than allowed.
     """
     sources = []
+    for one in source_inputs(context, config):
+        source = read_source(one.item, split=one.split, name=one.name, reader=one.reader)
+        note_and_check(context, source, max_fraction=config.max_malformed_fraction)
+        sources.append(source)
+    return sources
+
+
+def source_inputs(context: StageContext, config: RowFilters) -> Iterator[SourceInput]:
+    """Yield the inputs of every source: training rows and, if there are any, validation rows."""
     for name in [share.name for share in config.mixture] or [SINGLE_SOURCE]:
         ending = f"_{name}" if config.mixture else ""
         reader = context.input_path(f"reader{ending}") if context.has_input(f"reader{ending}") else None
         for split, prefix in _INPUTS:
             if split == "train" or context.has_input(f"{prefix}{ending}"):
-                source = read_source(context.input(f"{prefix}{ending}"), split=split, name=name, reader=reader)
-                context.recorder.note(
-                    f"{source.origin}: {source.rows_read:,} rows, {source.num_malformed:,} malformed."
-                )
-                check_malformed(source, max_fraction=config.max_malformed_fraction)
-                sources.append(source)
-    return sources
+                yield SourceInput(name, split, context.input(f"{prefix}{ending}"), reader)
+
+
+def note_and_check(context: StageContext, source: Source[Any], *, max_fraction: float) -> None:
+    """Note how many rows were read.
+
+    Raises:
+        BadDataError: more of them than `max_fraction` are malformed.
+    """
+    context.recorder.note(f"{source.origin}: {source.rows_read:,} rows, {source.num_malformed:,} malformed.")
+    check_malformed(source, max_fraction=max_fraction, stage=context.spec.config.stage)
 
 
 # Rows whose better answer is known, in every schema, on either side.

@@ -17,29 +17,30 @@ from containers.harness.errors import BadDataError
 READER_FUNCTION = "read_rows"
 
 
-def read_lines_with(reader: Path, data: Path, *, name: str) -> Iterator[Line]:
+def read_lines_with(reader: Path, data: Path, *, name: str, key: str = "dataset.reader") -> Iterator[Line]:
     """Yield one item per value of the user's function; a value that is no object has a reason.
 
     Args:
         data: file or folder, as the stage sees it.
         name: how messages name the data.
+        key: of the reader in the configuration.
 
     Raises:
         BadDataError: the reader cannot be loaded, or it raises; the message has its line and its error.
     """
-    read = _load(reader)
+    read = _load(reader, key=key)
     number = 0
     try:
         for number, value in enumerate(read(data), start=1):
             yield line_of(number, value)
     except Exception as error:  # whatever a foreign function raises
         raise BadDataError(
-            f"{name}: the reader of dataset.reader failed after row {number:,}: {_said(error, reader)}. Correct "
+            f"{name}: the reader of {key} failed after row {number:,}: {_said(error, reader)}. Correct "
             f"{READER_FUNCTION} in it."
         ) from error
 
 
-def _load(reader: Path) -> Callable[[Path], Iterator[Any]]:
+def _load(reader: Path, *, key: str) -> Callable[[Path], Iterator[Any]]:
     loader = SourceFileLoader("rlhf_own_reader", str(reader))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
     try:
@@ -47,10 +48,10 @@ def _load(reader: Path) -> Callable[[Path], Iterator[Any]]:
         read: Callable[[Path], Iterator[Any]] = getattr(module, READER_FUNCTION)
     except AttributeError as error:
         raise BadDataError(
-            f"dataset.reader holds no function {READER_FUNCTION}(path). Write one that yields a dict per row."
+            f"{key} holds no function {READER_FUNCTION}(path). Write one that yields a dict per row."
         ) from error
     except Exception as error:  # whatever a foreign module raises on import
-        raise BadDataError(f"dataset.reader cannot be loaded: {_said(error, reader)}. Correct the file.") from error
+        raise BadDataError(f"{key} cannot be loaded: {_said(error, reader)}. Correct the file.") from error
     return read
 
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.spec import StageInput
+from containers.data.filters.inputs import note_and_check, source_inputs
 from containers.data.formats.custom_reader import read_lines_with
 from containers.data.formats.errors import UnknownSchemaError
 from containers.data.formats.files import Line, data_files, read_lines, require_rows_among
@@ -16,7 +17,7 @@ from containers.data.prompts.forms import PromptForm, form_of
 from containers.data.prompts.rows import PromptRow
 from containers.data.reader import first_objects
 from containers.data.rows import MalformedRowError
-from containers.data.sources import SINGLE_SOURCE, Placed, Source, check_malformed
+from containers.data.sources import SINGLE_SOURCE, Placed, Source
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError
 
@@ -37,20 +38,13 @@ def read_prompt_sources(context: StageContext, config: FilterPromptsConfig) -> l
     Raises:
         BadDataError: a source cannot be read, or more of its rows are malformed than allowed.
     """
-    splits: tuple[tuple[Split, str], ...] = (("train", "train_data"), ("validation", "validation_data"))
     sources = []
-    for name in [share.name for share in config.mixture] or [SINGLE_SOURCE]:
-        ending = f"_{name}" if config.mixture else ""
-        reader = context.input_path(f"reader{ending}") if context.has_input(f"reader{ending}") else None
-        for split, prefix in splits:
-            if split == "train" or context.has_input(f"{prefix}{ending}"):
-                item = context.input(f"{prefix}{ending}")
-                source = read_prompt_source(item, split=split, name=name, reader=reader, keep=config.keep_columns)
-                context.recorder.note(
-                    f"{source.origin}: {source.rows_read:,} rows, {source.num_malformed:,} malformed."
-                )
-                check_malformed(source, max_fraction=config.max_malformed_fraction, stage=config.stage)
-                sources.append(source)
+    for one in source_inputs(context, config):
+        source = read_prompt_source(
+            one.item, split=one.split, name=one.name, reader=one.reader, keep=config.keep_columns
+        )
+        note_and_check(context, source, max_fraction=config.max_malformed_fraction)
+        sources.append(source)
     return sources
 
 
@@ -126,7 +120,7 @@ def _lines_by_file(source: PromptSource, root: Path, reader: Path | None) -> Ite
     """Yield the lines of each file, with the file's name for messages."""
     name = Path(source.origin).name
     if reader is not None:
-        yield name, read_lines_with(reader, root, name=source.origin)
+        yield name, read_lines_with(reader, root, name=source.origin, key="prompts.reader")
         return
     for path in data_files(root):
         yield path.relative_to(root).as_posix() if root.is_dir() else name, read_lines(path)

@@ -125,7 +125,7 @@ def _read_funnel(filtered: Path) -> Funnel | None:
 
 
 def _size_before_filters(config: RunConfig) -> DataSize:
-    filters = config.filter_dataset
+    filters = config.pair_filters
     rows, validation, words = _source_rows(config.dataset, filters)
     if rows is None:
         return DataSize(words, None, None, None, validation, *_parts(validation, filters.validation_parts), None, None)

@@ -99,6 +99,13 @@ def test_difficulty_filters(tmp_path: Path) -> None:
     assert kept <= {row["problem"] for row in rows if row.get("difficulty") in ("1/4", "2/4", "3/4")}
 
 
+def test_settings_that_keep_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="min_difficulty 2 is above max_difficulty 1"):
+        FilterPromptsConfig(min_difficulty=2, max_difficulty=1)
+    with pytest.raises(ValueError, match=r"holds \{prompt\} 0 times"):
+        FilterPromptsConfig(prompt_template="Answer.")
+
+
 def test_a_validation_file_judges_and_no_prompt_of_it_trains(tmp_path: Path) -> None:
     train = written(tmp_path, [problem(number) for number in range(40)])
     held_out = written(tmp_path, [problem(number) for number in range(30, 60)], name="held-out.jsonl")

@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.filter_prompts import FilterPromptsConfig
+from containers.contracts.configs.rewards import ExactTerm
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.pipeline import JUDGED_BY, STAGE_FACTS, TRAINED_BY, Devices
 from containers.contracts.spec import StageInput
@@ -88,3 +92,17 @@ def test_what_trains_has_all_ranks_and_what_judges_has_one_gpu() -> None:
     assert {STAGE_FACTS[stage].devices for stage in TRAINED_BY.values()} == {Devices.ALL_RANKS}
     assert {STAGE_FACTS[stage].devices for stage in JUDGED_BY.values()} == {Devices.ONE_GPU}
     assert set(TRAINED_BY) == set(JUDGED_BY) == {"reward_model", "policy"}
+
+
+def test_beside_a_prompt_set_no_pair_is_set_aside_and_answers_are_required_where_a_reward_needs_them(
+    tmp_path: Path,
+) -> None:
+    prompts = DatasetSource(train="prompts.jsonl")
+    base = run_config("one", output_dir=tmp_path, store_dir=tmp_path / "store")
+    policy = TrainPolicyConfig(rewards=(ExactTerm(type="exact"),))
+    run = base.model_copy(update={"prompts": prompts, "train_policy": policy})
+    pairs, asked = (required_config(run, stage) for stage in (StageName.FILTER_DATASET, StageName.FILTER_PROMPTS))
+    assert isinstance(pairs, FilterDatasetConfig) and isinstance(asked, FilterPromptsConfig)
+    assert (pairs.policy_prompt_fraction, asked.require_answer) == (0, True)
+    other = required_config(base.model_copy(update={"prompts": prompts}), StageName.FILTER_PROMPTS)
+    assert isinstance(other, FilterPromptsConfig) and other.require_answer is False
