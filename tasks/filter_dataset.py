@@ -31,5 +31,10 @@ def filter_dataset(run: PipelineRun, *, checked: object = None) -> ArtifactRef:
     correct_name(run, dataset_label(dataset), dataset_label(dataset, digest=inputs[0].digest))
     artifact = run_stage(run, required_config(run.config, StageName.FILTER_DATASET), inputs)
     funnel = Funnel.model_validate_json((Path(artifact.path) / FUNNEL_FILE).read_bytes())
-    show_stage(run, artifact.stage, data_section(funnel), description="What became of every row")
+    show_stage(
+        run,
+        artifact.stage,
+        data_section(funnel, beside_prompts=run.config.prompts is not None),
+        description="What became of every row",
+    )
     return artifact

@@ -22,8 +22,12 @@ _MAX_GROUPS = 12
 _MAX_EXAMPLES = 5
 
 
-def data_blocks(funnel: Funnel) -> tuple[Block, ...]:
-    """Return the whole story of the rows, from reading to use."""
+def data_blocks(funnel: Funnel, *, beside_prompts: bool = False) -> tuple[Block, ...]:
+    """Return the whole story of the rows, from reading to use.
+
+    Args:
+        beside_prompts: the run has a prompt set, so the policy gets no prompt of these rows.
+    """
     from containers.report.figures import funnel_plot
 
     plot = funnel_plot(funnel, salt="rows by fate")
@@ -34,7 +38,7 @@ def data_blocks(funnel: Funnel) -> tuple[Block, ...]:
     said = data_findings(funnel)
     return (
         Note(f"{funnel.rows_read:,} rows were read from {', '.join(funnel.sources) or 'no source'}.{detector}", "lead"),
-        Beside(((Plots((plot,) if plot else ()),), _uses(funnel))),
+        Beside(((Plots((plot,) if plot else ()),), _uses(funnel, beside_prompts=beside_prompts))),
         *((Note(f"{unaccounted:,} {_ADD_UP}", "caveat"),) if unaccounted else ()),
         *((Bullets(said),) if said else ()),
         *_steps(funnel),
@@ -44,9 +48,9 @@ def data_blocks(funnel: Funnel) -> tuple[Block, ...]:
 _ADD_UP = "rows are neither dropped nor used nor set aside: the records of the filter do not add up."
 
 
-def data_section(funnel: Funnel) -> Section:
-    """Return the story of the rows by itself."""
-    return Section("What became of every row", data_blocks(funnel))
+def data_section(funnel: Funnel, *, beside_prompts: bool = False) -> Section:
+    """Return the story of the rows by itself; arguments as `data_blocks`."""
+    return Section("What became of every row", data_blocks(funnel, beside_prompts=beside_prompts))
 
 
 def data_findings(funnel: Funnel) -> tuple[str, ...]:
@@ -124,16 +128,19 @@ def _part_text(part: ValidationPart) -> str:
     return f"{part.num_pairs:,} pairs of {part.num_prompts:,} prompts"
 
 
-def _uses(funnel: Funnel) -> tuple[Block, ...]:
+def _uses(funnel: Funnel, *, beside_prompts: bool) -> tuple[Block, ...]:
     if not funnel.has_pairs:
         return _prompt_uses(funnel)
+    of_policy = (
+        ("Set aside with the policy's prompts", Quantity(funnel.pairs_set_aside_for_policy, "pairs")),
+        ("Policy, training", Quantity(funnel.policy_train_prompts, "prompts")),
+        ("Policy, evaluation", Quantity(funnel.policy_eval_prompts, "prompts")),
+    )
     uses = Facts(
         (
             ("Reward model, training", Quantity(funnel.train_pairs, "pairs")),
             *((_PART_USES[part.name], _part_text(part)) for part in funnel.validation_parts),
-            ("Set aside with the policy's prompts", Quantity(funnel.pairs_set_aside_for_policy, "pairs")),
-            ("Policy, training", Quantity(funnel.policy_train_prompts, "prompts")),
-            ("Policy, evaluation", Quantity(funnel.policy_eval_prompts, "prompts")),
+            *(() if beside_prompts else of_policy),
         )
     )
     kept = [(name or "(no domain)", count) for name, count in funnel.kept_by_domain[:_MAX_GROUPS]]

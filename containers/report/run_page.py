@@ -99,8 +99,13 @@ def _gates(inputs: ReportInputs) -> Section:
 
 
 def _data(inputs: ReportInputs) -> tuple[Block, ...]:
-    pairs = data_blocks(inputs.funnel) if inputs.funnel else nothing(inputs, StageName.FILTER_DATASET)
-    if inputs.stage(StageName.FILTER_PROMPTS) is None:
+    has_prompts = inputs.stage(StageName.FILTER_PROMPTS) is not None
+    pairs = (
+        data_blocks(inputs.funnel, beside_prompts=has_prompts)
+        if inputs.funnel
+        else nothing(inputs, StageName.FILTER_DATASET)
+    )
+    if not has_prompts:
         return pairs
     prompts = data_blocks(inputs.prompts) if inputs.prompts else nothing(inputs, StageName.FILTER_PROMPTS)
     return (*pairs, Section("Prompts of the policy", prompts))

@@ -100,3 +100,16 @@ def test_the_page_in_prefect_has_the_suites_and_the_polarity() -> None:
     assert "Suite rm_bench: 5 of its 482 prompts are in 12 rows" in page
     assert "agrees with the scores beside it on 94.0 % of 50 rows" in page
     assert "54.0 % of 200 pairs (47.1 % to 60.8 %), which says nothing about the sign of the labels" in page
+
+
+def test_beside_a_prompt_set_no_row_of_the_pairs_is_said_to_be_the_policys() -> None:
+    assert "Policy, training" in markdown(data_section(FUNNEL))
+    assert "Policy, training" not in markdown(data_section(FUNNEL, beside_prompts=True))
+    prompts = Funnel(
+        sources=("p.jsonl",), rows_read=9, steps=(), has_pairs=False, num_with_answer=8,
+        policy_train_prompts=6, policy_eval_prompts=2,
+    )  # fmt: skip
+    page = markdown(data_section(prompts))
+    assert "6 prompts" in page and "8 prompts" in page
+    assert "those that judge the policy: too few are held out" in page
+    assert "1 rows are neither dropped nor used" in page
