@@ -26,6 +26,9 @@ SHORT = {
             {"name": "labelled_pairs", "path": "outputs/demo/data/labelled_pairs.jsonl", "minimum_accuracy": 0.6}
         ]
     },
+    # Every stage takes part: the policy's prompts are a set of their own, whose rows happen to be those of the pairs.
+    "prompts": {"train": "outputs/demo/data/train.jsonl"},
+    "filter_prompts": {"similar_prompts": "report"},
     "train_policy": {"schedule": {"max_steps": 4, "save_steps": 2}},
     "evaluate_policy": {"max_prompts": 16},
     "gates": {
