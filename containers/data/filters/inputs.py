@@ -2,26 +2,14 @@
 
 import contextlib
 import gc
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.data.formats.columns import (
-    ARENA,
-    COMPARISONS,
-    HELPSTEER3,
-    SCHEMAS,
-    TRL,
-    ULTRAFEEDBACK,
-    PreferenceSchema,
-)
 from containers.data.funnel import Split
 from containers.data.sources import SINGLE_SOURCE, Source, check_malformed, read_source
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 
-_PROMPT, _BETTER, _WORSE = "What is two plus two?", "Four.", "Five."
-_USER = {"role": "user", "content": _PROMPT}
 _INPUTS: tuple[tuple[Split, str], ...] = (("train", "train_data"), ("validation", "validation_data"))
 
 
@@ -75,48 +63,3 @@ def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Sou
                 check_malformed(source, max_fraction=config.max_malformed_fraction)
                 sources.append(source)
     return sources
-
-
-# Rows whose better answer is known, in every schema, on either side.
-_KNOWN_ROWS: dict[str, tuple[Mapping[str, Any], ...]] = {
-    HELPSTEER3.name: (
-        {"context": [_USER], "response1": _BETTER, "response2": _WORSE, "overall_preference": -3},
-        {"context": [_USER], "response1": _WORSE, "response2": _BETTER, "overall_preference": 1},
-    ),
-    TRL.name: (
-        {"prompt": _PROMPT, "chosen": _BETTER, "rejected": _WORSE},
-        {"chosen": [_USER, {"role": "assistant", "content": _BETTER}],
-         "rejected": [_USER, {"role": "assistant", "content": _WORSE}]},
-        {"chosen": f"\n\nHuman: {_PROMPT}\n\nAssistant: {_BETTER}",
-         "rejected": f"\n\nHuman: {_PROMPT}\n\nAssistant: {_WORSE}"},
-        {"prompt": _PROMPT, "chosen": _BETTER, "rejected": _WORSE, "score_chosen": 9.0, "score_rejected": 2.0},
-    ),
-    ARENA.name: (
-        {"prompt": _PROMPT, "response_a": _BETTER, "response_b": _WORSE, "winner": "a"},
-        {"prompt": _PROMPT, "response_a": _WORSE, "response_b": _BETTER, "winner": "model_b"},
-    ),
-    ULTRAFEEDBACK.name: (
-        {"instruction": _PROMPT, "completions": [{"response": _WORSE, "overall_score": 2},
-                                                 {"response": "4, I think.", "overall_score": 6},
-                                                 {"response": _BETTER, "overall_score": 9.5}]},
-    ),
-    COMPARISONS.name: (
-        {"text": [f"User: {_PROMPT}\n\nAssistant: {_BETTER}", f"User: {_PROMPT}\n\nAssistant: {_WORSE}"]},
-    ),
-}  # fmt: skip
-
-
-def check_readers(schemas: Iterable[PreferenceSchema] = SCHEMAS) -> None:
-    """Check in every schema that the better answer of a known row is read as chosen.
-
-    Raises:
-        RuntimeError: it is not; a fault of this program, not of the data.
-    """
-    for schema in schemas:
-        for known in _KNOWN_ROWS[schema.name]:
-            pair = schema.parse(known).pair
-            if (pair.chosen, pair.rejected) != (_BETTER, _WORSE):
-                raise RuntimeError(
-                    f"The reader of {schema.name} takes the worse answer of a known row for the better one: chosen "
-                    f"{pair.chosen!r}, rejected {pair.rejected!r}. This is a fault of filter_dataset, please report it."
-                )
