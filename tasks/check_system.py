@@ -31,6 +31,7 @@ from containers.report.machines import checks_section
 from tasks.checks.hardware import gpu_rows, variable_rows
 from tasks.checks.services import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
 from tasks.config.run import RunConfig
+from tasks.config.sources import DatasetSource
 from tasks.display import current_display
 from tasks.gates.notice import block_finding, notify_blocks
 from tasks.pipeline.inputs import REFERENCE_KEY, reference_source
@@ -39,8 +40,10 @@ from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.runtime import NOT_ASKED, judge_runtime, present_stages_digest
 from tasks.run.state import PipelineRun
+from tasks.sources.errors import SourceError
 from tasks.sources.hub import hub_token
 from tasks.sources.resolve import Probe, probe_dataset, probe_file, probe_model
+from tasks.sources.row_samples import dataset_samples
 from tasks.sources.suites import probe_suite
 
 logger = logging.getLogger(__name__)
@@ -168,6 +171,14 @@ def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
                 finding.advice, columns, initial_indent=f"{indent}→ ", subsequent_indent=f"{indent}  "
             )
     return "\n".join(lines)
+
+
+def row_texts(dataset: DatasetSource) -> tuple[str, ...]:
+    """One row of each format of the data as the stage will read it; none where the check says that there is no data."""
+    try:
+        return tuple(map(without_secrets, dataset_samples(dataset, token=hub_token())))
+    except SourceError:
+        return ()
 
 
 def _host_checks(

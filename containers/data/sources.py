@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from containers.contracts.configs.row_reading import AS_FOUND, RowReading
 from containers.contracts.spec import StageInput
 from containers.data.formats.custom_reader import read_lines_with
 from containers.data.formats.files import data_files, require_rows_among
@@ -83,20 +84,28 @@ class Source:
         return sum(len(rows) for reason, rows in self.malformed.items() if reason != _HARMLESS)
 
 
-def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, reader: Path | None = None) -> Source:
+def read_source(
+    item: StageInput,
+    *,
+    split: Split,
+    name: str = SINGLE_SOURCE,
+    reader: Path | None = None,
+    reading: RowReading = AS_FOUND,
+) -> Source:
     """Read every row of an input's files.
 
     Places name the input's origin, not its mount, so they are the same in every runtime.
 
     Args:
         reader: the user's own reader (`formats.custom_reader`), if the files have no known schema.
+        reading: names of columns, pairs of rankings, and slices.
 
     Raises:
         BadDataError: no data file, a damaged one, or one in an unknown schema; very many rows and nearly all malformed;
             or the reader failed.
     """
     source = Source(name=name, origin=item.origin or Path(item.path).name, split=split)
-    for file, rows in _rows_by_file(source, Path(item.path), reader):
+    for file, rows in _rows_by_file(source, Path(item.path), reader, reading):
         for read in rows:
             source.rows_read += 1
             if read.row is None:
@@ -107,14 +116,17 @@ def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, re
     return source
 
 
-def _rows_by_file(source: Source, root: Path, reader: Path | None) -> Iterator[tuple[str, Iterator[RowRead]]]:
+def _rows_by_file(
+    source: Source, root: Path, reader: Path | None, reading: RowReading
+) -> Iterator[tuple[str, Iterator[RowRead]]]:
     """Yield the rows of each file, with the file's name for messages."""
     name = Path(source.origin).name
     if reader is not None:
-        yield name, rows_of_lines(read_lines_with(reader, root, name=source.origin), file=name)
+        lines = read_lines_with(reader, root, name=source.origin)
+        yield name, rows_of_lines(lines, file=name, reading=reading)
         return
     for path in data_files(root):
-        yield path.relative_to(root).as_posix() if root.is_dir() else name, read_rows(path)
+        yield path.relative_to(root).as_posix() if root.is_dir() else name, read_rows(path, reading)
 
 
 def check_malformed(source: Source, *, max_fraction: float) -> None:

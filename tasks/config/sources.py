@@ -1,6 +1,7 @@
 """The sections `base_model:` and `dataset:` of a run: where model and data come from. Checks only the text."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
@@ -13,7 +14,10 @@ from containers.contracts.configs.filter_dataset import (
     ReferenceRewardModel,
     SourceShare,
 )
+from containers.contracts.configs.row_reading import RankingPairs, RowReading
 from containers.contracts.configs.suites import SuiteFile
+from containers.data.formats.columns import KNOWN_COLUMNS
+from containers.near_words import nearest_word
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}/{_NAME}")
@@ -103,6 +107,39 @@ class RowSource(Frozen):
         "stage",
     )
 
+    columns: dict[str, str] = Field(
+        {},
+        description="Our name of a column: the file's name, such as `{prompt: question, chosen: answer_a}`; applied "
+        "before the format is detected",
+    )
+    ranking_pairs: RankingPairs = Field(
+        "best_and_worst",
+        description="Pairs of a row with several ranked answers: the best against the worst, each against the next "
+        "(`adjacent`), or `all`",
+    )
+
+    @field_validator("columns")
+    @classmethod
+    def _columns(cls, columns: dict[str, str]) -> dict[str, str]:
+        for ours, theirs in columns.items():
+            if ours not in KNOWN_COLUMNS:
+                meant = nearest_word(ours, KNOWN_COLUMNS)
+                raise ValueError(
+                    f"`{ours}` is a column of no format. {f'Did you mean `{meant}`? ' if meant else ''}"
+                    f"Write `our name: the file's name`; docs/data.md lists our names."
+                )
+            if not theirs:
+                raise ValueError(f"`{ours}` has an empty name. Name the file's column, or leave `{ours}` out.")
+        for theirs, count in Counter(columns.values()).items():
+            if count > 1:
+                raise ValueError(f"{count} of our names are given to the file's column `{theirs}`. Give it one.")
+        return columns
+
+    @property
+    def reading(self) -> RowReading:
+        """What the stage must know to read the rows as configured."""
+        return RowReading(columns=self.columns, ranking_pairs=self.ranking_pairs)
+
     @field_validator("reader")
     @classmethod
     def _reader(cls, value: str | None) -> str | None:
@@ -167,7 +204,8 @@ class DatasetSource(RowSource):
             if not self.train:
                 raise ValueError("train is empty. Name a file or folder, or several sources under `mixture`.")
             return self
-        own = [key for key in ("hub_id", "train", "validation", "reader") if getattr(self, key)]
+        fields = RowSource.model_fields.items()
+        own = [key for key, field in fields if getattr(self, key) and getattr(self, key) != field.default]
         if own:
             raise ValueError(f"{own[0]} is set beside a mixture. Put it into one of the mixture's sources.")
         names = [source.name for source in self.mixture]
@@ -208,7 +246,7 @@ def _check_pairing(hub_id: str | None, revision: str | None) -> None:
 def whole_filter_config(
     config: FilterDatasetConfig, dataset: DatasetSource, suites: Sequence[SuiteFile]
 ) -> FilterDatasetConfig:
-    """The stage's configuration with names and weights of the mixture and, unless `contamination` is off, the suites.
+    """The stage's configuration with the mixture, how its rows are read and, unless `contamination` is off, the suites.
 
     The gate's minimum for a suite, and the paths of suites and reference reward model, are left out: none changes what
     the stage does. Their contents count as the stage's inputs.
@@ -217,7 +255,11 @@ def whole_filter_config(
     asked = config.polarity.reference_reward_model is not None
     return config.model_copy(
         update={
-            "mixture": tuple(SourceShare(name=source.name, weight=source.weight) for source in dataset.mixture),
+            "mixture": tuple(
+                SourceShare(name=source.name, weight=source.weight, reading=source.reading)
+                for source in dataset.mixture
+            ),
+            "reading": dataset.reading,
             "polarity": config.polarity.model_copy(
                 update={"reference_reward_model": ReferenceRewardModel() if asked else None}
             ),

@@ -5,16 +5,18 @@ there, after the container was started and everything was read.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from containers.contracts.configs.row_reading import AS_FOUND, RowReading
 from containers.data.formats.columns import schema_of
 from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import Line, ReadLimit, count_rows, file_kind, first_bytes, some_lines
 from containers.data.formats.parquet_rows import opened_parquet
 from containers.data.reader import ROWS_THAT_SHOW_THE_SCHEMA
+from containers.data.renamed_columns import renamed_names, require_columns
 from containers.formatting import clean, one_line
 from tasks.sources.errors import SourceAccessError, UnusableSourceError
 
@@ -109,22 +111,23 @@ class DataPeek:
         return ", ".join(parts)
 
 
-def peek_data(files: Mapping[str, Path]) -> DataPeek:
+def peek_data(files: Mapping[str, Path], reading: RowReading = AS_FOUND) -> DataPeek:
     """Schemas and rows of data files, in seconds and bounded memory.
 
     Args:
         files: at least one path, by the file's name in messages.
+        reading: its names of columns are put in place of the file's.
 
     Raises:
-        SourceError: a file cannot be read, is damaged, is no data file, or its first rows have no known schema; or no
-            file holds a row.
+        SourceError: a file cannot be read, is damaged, is no data file, or its first rows have no known schema, or
+            lack a column that `reading` names; or no file holds a row.
     """
     peeks: list[DataPeek] = []
     bytes_left = WHOLE_BYTES
     for name, path in list(files.items())[:MAX_FILES]:
         try:
             bytes_left -= path.stat().st_size
-            peeks.append(_peek(path, name, whole=bytes_left >= 0))
+            peeks.append(_peek(path, name, reading, whole=bytes_left >= 0))
         except OSError as error:
             raise SourceAccessError(f"{name} cannot be read: {error}.", "Change its mode or owner.") from error
     found = _together(peeks, num_unopened=len(files) - len(peeks))
@@ -146,25 +149,35 @@ def _together(peeks: Sequence[DataPeek], *, num_unopened: int) -> DataPeek:
     )
 
 
-def _peek(path: Path, name: str, *, whole: bool) -> DataPeek:
+def _peek(path: Path, name: str, reading: RowReading, *, whole: bool) -> DataPeek:
     try:
         if file_kind(path) == "parquet":
-            return _peek_parquet(path, name)
+            return _peek_parquet(path, name, reading)
         num_rows = count_rows(path, max_bytes=_MAX_EXPANDED_BYTES) if whole else None
         head = list(islice(some_lines(path, limit=ReadLimit(_HEAD_BYTES)), ROWS_THAT_SHOW_THE_SCHEMA))
-        return _peek_lines(head, path, name, num_rows=num_rows)
+        return _peek_lines(head, path, name, reading, num_rows=num_rows)
     except UnreadableFileError as error:
         raise UnusableSourceError(f"{name} {one_line(error.problem, _PROBLEM_CHARACTERS)}", error.advice) from error
 
 
-def _peek_parquet(path: Path, name: str) -> DataPeek:
+def _peek_parquet(path: Path, name: str, reading: RowReading) -> DataPeek:
     with opened_parquet(path) as file:
         columns, num_rows = list(file.schema_arrow.names), int(file.metadata.num_rows)
-    schemas = (schema_of([columns], file=name).name,) if num_rows else ()
+    schemas = (_schema_name([columns], name, reading),) if num_rows else ()
     return DataPeek(schemas, num_rows)
 
 
-def _peek_lines(head: Sequence[Line], path: Path, name: str, *, num_rows: int | None) -> DataPeek:
+def _schema_name(rows: Sequence[Collection[str]], name: str, reading: RowReading) -> str:
+    """The name of the schema that most rows have, after the columns were renamed.
+
+    Raises:
+        UnknownSchemaError: there is none, or a column that `reading` names is missing.
+    """
+    require_columns(rows, reading.columns, file=name)
+    return schema_of([renamed_names(row, reading.columns) for row in rows], file=name).name
+
+
+def _peek_lines(head: Sequence[Line], path: Path, name: str, reading: RowReading, *, num_rows: int | None) -> DataPeek:
     """Return what the first lines show.
 
     Raises:
@@ -174,7 +187,7 @@ def _peek_lines(head: Sequence[Line], path: Path, name: str, *, num_rows: int | 
     objects = [line.value for line in head if line.value is not None]
     bad = [line for line in head if line.value is None and line.reason != "blank_line"]
     if objects:
-        return DataPeek((schema_of(objects, file=name).name,), num_rows, len(bad), len(head))
+        return DataPeek((_schema_name(objects, name, reading),), num_rows, len(bad), len(head))
     if not bad:
         return DataPeek(schemas=(), num_rows=num_rows)
     if foreign := match_signature(first_bytes(path, BEGINNING_BYTES)):

@@ -7,8 +7,10 @@ A branch is resolved to its commit once, and everything after works on the commi
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
+from containers.contracts.configs.row_reading import AS_FOUND, RowReading
 from containers.data.formats.files import DATA_SUFFIXES
 from containers.formatting import size
 from tasks.config.sources import DatasetSource, ModelSource, RowSource
@@ -89,7 +91,7 @@ def _resolve_rows(name: str, source: RowSource, *, token: str | None) -> Iterato
             files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
             folder = fetch_files(revision, files, token=token)
             if reader is None:
-                _peek_fetched(revision, files, folder, key=part.key)
+                _peek_fetched(revision, files, folder, key=part.key, reading=source.reading)
             yield ResolvedInput(
                 name=part.input_name,
                 path=folder / files[0] if len(files) == 1 else folder,
@@ -135,7 +137,7 @@ def _probe_rows(name: str, source: RowSource, *, token: str | None) -> Probe:
     reader = find_reader(name, source)
     read_by = "" if reader is None else f", read by {reader.path.name}"
     if source.hub_id is None:
-        probe = probe_pairs if reader is None else probe_file
+        probe = partial(probe_pairs, reading=source.reading) if reader is None else probe_file
         return Probe("; ".join(probe(part.place, key=part.key).found + read_by for part in data_parts(name, source)))
     revision = _revision_of("dataset", source, token=token)
     texts, missing = [], 0
@@ -146,7 +148,7 @@ def _probe_rows(name: str, source: RowSource, *, token: str | None) -> Probe:
         if not folder.is_dir():
             missing += num_bytes
         elif reader is None:
-            facts.append(f"{_peek_fetched(revision, files, folder, key=part.key)}, fetched")
+            facts.append(f"{_peek_fetched(revision, files, folder, key=part.key, reading=source.reading)}, fetched")
         else:
             facts.append("fetched")
         texts.append(f"{part.place} ({', '.join(facts)}){read_by}")
@@ -163,7 +165,7 @@ def probe_file(path: Path | str, *, key: str) -> Probe:
     return Probe(f"{place} ({size(sum(file.stat().st_size for file in data_files(place)))})")
 
 
-def probe_pairs(path: Path | str, *, key: str) -> Probe:
+def probe_pairs(path: Path | str, *, key: str, reading: RowReading = AS_FOUND) -> Probe:
     """Check by its first rows that a local file or folder holds preference data in a known schema.
 
     Raises:
@@ -171,7 +173,7 @@ def probe_pairs(path: Path | str, *, key: str) -> Probe:
     """
     place = data_file_or_folder(path, key=key)
     files = data_files(place)
-    peek = peek_data({f"{key}: {file}": file for file in files})
+    peek = peek_data({f"{key}: {file}": file for file in files}, reading)
     counted = f"{_count_of(files)}, " if place.is_dir() else ""
     return Probe(f"{place} ({counted}{size(sum(file.stat().st_size for file in files))}, {peek})")
 
@@ -221,8 +223,10 @@ def matching_data_files(revision: HubRevision, pattern: str, *, key: str, any_en
     )
 
 
-def _peek_fetched(revision: HubRevision, files: Sequence[str], folder: Path, *, key: str) -> DataPeek:
-    return peek_data({f"{key}: {revision.origin} {name}": folder / name for name in files})
+def _peek_fetched(
+    revision: HubRevision, files: Sequence[str], folder: Path, *, key: str, reading: RowReading
+) -> DataPeek:
+    return peek_data({f"{key}: {revision.origin} {name}": folder / name for name in files}, reading)
 
 
 def _count_of(files: Sequence[object]) -> str:

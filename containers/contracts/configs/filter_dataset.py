@@ -5,13 +5,15 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import BatchSize, Confidence, Fraction, Frozen, Name, Positive, Rows, Tokens, Weight
+from containers.contracts.configs.row_reading import RowReading
 
 
 class SourceShare(Frozen):
-    """A source of a mixture by its name, and its weight among the training pairs."""
+    """A source of a mixture by its name, its weight among the training pairs, and how its rows are read."""
 
     name: Name = Field(description="As in dataset.mixture")
     weight: Positive | None = Field(None, description="Against the other sources' weights; null: all its pairs")
+    reading: RowReading = Field(RowReading(), description="As the source's keys in dataset.mixture say")
 
 
 class HeldOutSuite(Frozen):
@@ -152,6 +154,9 @@ class FilterDatasetConfig(Frozen):
     )
     mixture: tuple[SourceShare, ...] = Field(
         (), description="Leave it out: the run puts the names and weights of dataset.mixture here"
+    )
+    reading: RowReading = Field(
+        RowReading(), description="Leave it out: the run puts the keys of a single source in dataset here"
     )
     suites: tuple[HeldOutSuite, ...] = Field(
         (), description="Leave it out: the run puts evaluate_reward_model.suites here"

@@ -21,9 +21,9 @@ class RowReading(Frozen):
     validation_rows: str = Field("", description="As `train_rows`, of the validation files")
 
     @property
-    def whole(self) -> Self:
-        """The same without slices, for a reader of single rows."""
-        return self.model_copy(update={"train_rows": "", "validation_rows": ""})
+    def makes_more_pairs(self) -> bool:
+        """Whether one row may give several pairs."""
+        return self.ranking_pairs != "best_and_worst"
 
 
 AS_FOUND = RowReading()

@@ -51,12 +51,15 @@ def read_sources(context: StageContext, config: FilterDatasetConfig) -> list[Sou
         BadDataError: a source cannot be read, or more of its rows are malformed than allowed.
     """
     sources = []
-    for name in [share.name for share in config.mixture] or [SINGLE_SOURCE]:
+    readings = {share.name: share.reading for share in config.mixture} or {SINGLE_SOURCE: config.reading}
+    for name, reading in readings.items():
         ending = f"_{name}" if config.mixture else ""
         reader = context.input_path(f"reader{ending}") if context.has_input(f"reader{ending}") else None
         for split, prefix in _INPUTS:
             if split == "train" or context.has_input(f"{prefix}{ending}"):
-                source = read_source(context.input(f"{prefix}{ending}"), split=split, name=name, reader=reader)
+                source = read_source(
+                    context.input(f"{prefix}{ending}"), split=split, name=name, reader=reader, reading=reading
+                )
                 context.recorder.note(
                     f"{source.origin}: {source.rows_read:,} rows, {source.num_malformed:,} malformed."
                 )

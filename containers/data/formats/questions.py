@@ -32,13 +32,13 @@ def parse_argilla(value: Value) -> PreferenceRow:
 
 
 def _instruction(value: Value) -> object:
-    """The instruction, with `input` in a paragraph of its own where there is one."""
+    """The instruction, with `input` on a line of its own where there is one, as LLaMA-Factory joins them."""
     instruction, more = column(value, "instruction"), value.get("input")
     if more is None or not isinstance(instruction, str):
         return instruction
     if not isinstance(more, str):
         raise MalformedRowError("input_not_text", repr(more)[:80])
-    return "\n\n".join(text for text in (instruction, more) if text and not text.isspace())
+    return "\n".join(text for text in (instruction, more) if text and not text.isspace())
 
 
 def _parse(value: Value, question: object, chosen: object, rejected: object) -> PreferenceRow:

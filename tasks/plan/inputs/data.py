@@ -8,6 +8,7 @@ from typing import Literal
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ValidationParts
+from containers.contracts.configs.row_reading import RowReading
 from containers.contracts.funnel import Funnel
 from containers.contracts.names import BASE_FOLDER, FUNNEL_FILE, MERGED_FOLDER
 from containers.data.formats import files
@@ -146,19 +147,19 @@ def _parts(held_out: Count | None, parts: ValidationParts) -> tuple[Count | None
     return test if "tune" in together else held_out.share(shares["tune"]), test
 
 
-def local_files(source: DatasetSource) -> tuple[Path, ...]:
-    """The data files of the training rows on this disk, fetched ones too; empty if a part is not here.
+def local_files(source: DatasetSource) -> dict[Path, RowReading]:
+    """The data files of the training rows on this disk, fetched ones too, each with how its rows are read.
 
-    Rows of a custom reader are in no file.
+    Empty if a part is not here. Rows of a custom reader are in no file.
     """
-    together: list[Path] = []
+    together: dict[Path, RowReading] = {}
     for _, part in source.parts:
         place = None if part.reader is not None else _local_place(part)
         found = [] if place is None else data_files(place)
         if not found:
-            return ()
-        together += found
-    return tuple(together)
+            return {}
+        together |= dict.fromkeys(found, part.reading)
+    return together
 
 
 def _local_place(source: RowSource) -> Path | None:
@@ -237,6 +238,8 @@ def _source_rows(source: DatasetSource, filters: FilterDatasetConfig) -> tuple[C
         return _mixture_rows(source)
     if source.reader is not None:
         return None, None, f"{source.train}: rows are known once {source.reader} has read it"
+    if source.reading.makes_more_pairs:
+        return None, None, f"{source.hub_id or source.train}: pairs are known once the rankings are read"
     if source.hub_id is not None:
         if source.hub_id.lower() != _HELPSTEER3:
             place = _local_place(source)
@@ -255,7 +258,7 @@ def _source_rows(source: DatasetSource, filters: FilterDatasetConfig) -> tuple[C
 def _mixture_rows(source: DatasetSource) -> tuple[Count | None, Count | None, str]:
     """The rows of all sources together: weights and filters only remove some."""
     name = " + ".join(part.name for part in source.mixture)
-    if any(part.hub_id is not None or part.reader is not None for part in source.mixture):
+    if any(part.hub_id or part.reader or part.reading.makes_more_pairs for part in source.mixture):
         return None, None, f"{name}: rows are known once all is here and read"
     train = [count_rows(Path(part.train)) for part in source.mixture]
     validation = [count_rows(Path(part.validation)) for part in source.mixture if part.validation is not None]

@@ -175,10 +175,13 @@ def read_lengths(
         num_rows: int | None = kept.value
         found = list(sample_pairs(files, num_rows=num_rows))
     else:
-        files, source = local_files(config.dataset), "rows, before any filter but max_characters,"
+        readings = local_files(config.dataset)
+        files, source = tuple(readings), "rows, before any filter but max_characters,"
         num_rows = data.rows.value if data.rows is not None else None
         longest = config.filter_dataset.max_characters
-        found = [pair for pair in sample_pairs(files, num_rows=num_rows) if pair.num_characters <= longest]
+        found = [
+            pair for pair in sample_pairs(files, num_rows=num_rows, readings=readings) if pair.num_characters <= longest
+        ]
     texts = _up_to(found, num_characters=_MAX_COUNTED_CHARACTERS)
     if not texts:
         return None

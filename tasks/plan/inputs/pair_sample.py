@@ -4,11 +4,13 @@ Pairs are read as the stage reads them. Unusable rows and unreadable files are l
 wrong with them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
+from types import MappingProxyType
 
+from containers.contracts.configs.row_reading import AS_FOUND, RowReading
 from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import Line, ReadLimit, some_lines
 from containers.data.reader import rows_of_lines
@@ -37,7 +39,9 @@ class PairTexts:
         return len(self.prompt) + max(len(self.chosen), len(self.rejected))
 
 
-def sample_pairs(files: Sequence[Path], *, num_rows: int | None) -> Iterator[PairTexts]:
+def sample_pairs(
+    files: Sequence[Path], *, num_rows: int | None, readings: Mapping[Path, RowReading] = MappingProxyType({})
+) -> Iterator[PairTexts]:
     """About SAMPLE_ROWS of the pairs of jsonl, jsonl.gz and parquet files; all of them where there are no more.
 
     Only the first 256 MiB are read, and lines between those of the sample are not parsed, so that a plan takes seconds
@@ -45,19 +49,21 @@ def sample_pairs(files: Sequence[Path], *, num_rows: int | None) -> Iterator[Pai
 
     Args:
         num_rows: of all files together; None: not counted, so the first ones are taken.
+        readings: how to read a file whose columns have other names.
     """
     every = 1 if num_rows is None else max(1, int(num_rows * _share_read(files)) // SAMPLE_ROWS)
-    return islice(_pairs(files, every=every), 2 * SAMPLE_ROWS)
+    return islice(_pairs(files, readings, every=every), 2 * SAMPLE_ROWS)
 
 
-def _pairs(files: Sequence[Path], *, every: int) -> Iterator[PairTexts]:
+def _pairs(files: Sequence[Path], readings: Mapping[Path, RowReading], *, every: int) -> Iterator[PairTexts]:
     limit = ReadLimit(_MAX_READ_BYTES)
     wanted = cycle([place == every // 2 for place in range(every)])
     for file in files:
         if limit.bytes_left <= 0:
             return
         try:
-            for read in rows_of_lines(_lines(file, limit=limit, wanted=wanted), file=file.name):
+            reading = readings.get(file, AS_FOUND)
+            for read in rows_of_lines(_lines(file, limit=limit, wanted=wanted), file=file.name, reading=reading):
                 if read.row is not None:
                     yield _texts(read.row.pair)
         except (BadDataError, OSError):

@@ -24,7 +24,8 @@ RED, BLUE = {"role": "assistant", "content": "Red."}, {"role": "assistant", "con
 GPT_RED, GPT_BLUE = {"from": "gpt", "value": "Red."}, {"from": "gpt", "value": "Blue."}
 
 # Intel/orca_dpo_pairs; argilla/distilabel-intel-orca-dpo-pairs; the ShareGPT and Alpaca forms of LLaMA-Factory's
-# README of data; argilla/dpo-mix-7k; argilla/ultrafeedback-binarized-preferences; PKU-Alignment/PKU-SafeRLHF; lmsys/chatbot_arena_conversations.
+# README of data; argilla/dpo-mix-7k; argilla/ultrafeedback-binarized-preferences; PKU-Alignment/PKU-SafeRLHF;
+# lmsys/chatbot_arena_conversations; berkeley-nest/Nectar; the output of distilabel's UltraFeedback task.
 ORCA = {"system": SYSTEM, "question": PROMPT, "chosen": "Red.", "rejected": "Blue."}
 DISTILABEL_ORCA = {
     "system": SYSTEM, "input": PROMPT, "chosen": "Red.", "rejected": "Blue.", "generations": ["Red.", "Blue."],
