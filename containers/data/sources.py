@@ -9,11 +9,12 @@ from pathlib import Path
 from containers.contracts.configs.row_reading import AS_FOUND, RowReading
 from containers.contracts.spec import StageInput
 from containers.data.formats.custom_reader import read_lines_with
-from containers.data.formats.files import data_files, require_rows_among
+from containers.data.formats.files import data_files, read_lines, require_rows_among
 from containers.data.funnel import DroppedRow, Split, shortened
 from containers.data.language_names import normalised_language
-from containers.data.reader import RowRead, read_rows, rows_of_lines
+from containers.data.reader import RowRead, rows_of_lines
 from containers.data.rows import PreferenceRow
+from containers.data.slices import sliced_files
 from containers.harness.errors import BadDataError
 
 # The name of the source where there is only one.
@@ -125,8 +126,14 @@ def _rows_by_file(
         lines = read_lines_with(reader, root, name=source.origin)
         yield name, rows_of_lines(lines, file=name, reading=reading)
         return
-    for path in data_files(root):
-        yield path.relative_to(root).as_posix() if root.is_dir() else name, read_rows(path, reading)
+    rows = reading.train_rows if source.split == "train" else reading.validation_rows
+    if rows:
+        files = sliced_files(data_files(root), rows, name=source.origin)
+    else:
+        files = ((path, read_lines(path, fast=not reading.columns)) for path in data_files(root))
+    for path, lines in files:
+        file = path.relative_to(root).as_posix() if root.is_dir() else name
+        yield file, rows_of_lines(lines, file=path.name, reading=reading)
 
 
 def check_malformed(source: Source, *, max_fraction: float) -> None:

@@ -17,6 +17,7 @@ from tasks.config.sources import DatasetSource, ModelSource, RowSource
 from tasks.sources.errors import SourceError, SourceNotFoundError
 from tasks.sources.hub import HubRevision, RepoKind, fetch_files, hub_revision, read_hub_text
 from tasks.sources.local import (
+    DataPart,
     ResolvedInput,
     ResolvedSource,
     data_file_or_folder,
@@ -29,6 +30,7 @@ from tasks.sources.local import (
 )
 from tasks.sources.model_files import model_file_names, require_model_files, require_whole_model
 from tasks.sources.peek import DataPeek, peek_data
+from tasks.sources.splits import split_files
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def _resolve_rows(name: str, source: RowSource, *, token: str | None) -> Iterato
     else:
         revision = _revision_of("dataset", source, token=token)
         for part in data_parts(name, source):
-            files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
+            files = files_on_hub(revision, source, part, token=token)
             folder = fetch_files(revision, files, token=token)
             if reader is None:
                 _peek_fetched(revision, files, folder, key=part.key, reading=source.reading)
@@ -142,7 +144,7 @@ def _probe_rows(name: str, source: RowSource, *, token: str | None) -> Probe:
     revision = _revision_of("dataset", source, token=token)
     texts, missing = [], 0
     for part in data_parts(name, source):
-        files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
+        files = files_on_hub(revision, source, part, token=token)
         num_bytes, folder = revision.size_bytes(files), revision.folder_of(files)
         facts = [_count_of(files), size(num_bytes)]
         if not folder.is_dir():
@@ -201,6 +203,23 @@ def _local_model(path: str, *, key: str) -> Path:
     require_model_files(present, read, where=str(folder), key=key)
     require_whole_model(folder, present)
     return folder
+
+
+def files_on_hub(revision: HubRevision, source: RowSource, part: DataPart, *, token: str | None) -> tuple[str, ...]:
+    """The files of a part of a source in its repository, sorted.
+
+    Raises:
+        SourceError: there is none; or the repository's README, which lists its splits, cannot be read.
+    """
+    if part.split is None:
+        return matching_data_files(revision, part.place, key=part.key, any_ending=source.reader is not None)
+    return split_files(
+        revision,
+        subset=source.subset,
+        split=part.split,
+        key=part.key,
+        read=lambda name: read_hub_text(revision, name, token=token),
+    )
 
 
 def matching_data_files(revision: HubRevision, pattern: str, *, key: str, any_ending: bool = False) -> tuple[str, ...]:

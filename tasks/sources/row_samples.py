@@ -21,7 +21,7 @@ from containers.harness.errors import BadDataError
 from tasks.config.sources import DatasetSource, RowSource
 from tasks.sources.hub import hub_revision
 from tasks.sources.local import DataPart, data_file_or_folder, data_files, data_parts
-from tasks.sources.resolve import matching_data_files
+from tasks.sources.resolve import files_on_hub
 
 # A text of the row that is longer is cut, and its length is told.
 SHOWN_CHARACTERS = 2000
@@ -83,7 +83,7 @@ def _files_here(source: RowSource, place: DataPart, *, token: str | None) -> dic
         root = data_file_or_folder(place.place, key=place.key)
         return {f"{place.key}: {file}": file for file in data_files(root)}
     revision = hub_revision("dataset", source.hub_id, revision=source.revision or "", token=token)
-    names = matching_data_files(revision, place.place, key=place.key)
+    names = files_on_hub(revision, source, place, token=token)
     folder = revision.folder_of(names)
     return {f"{place.key}: {revision.origin} {name}": folder / name for name in names if folder.is_dir()}
 

@@ -9,13 +9,14 @@ from containers.contracts.base import Frozen
 
 RankingPairs = Literal["best_and_worst", "adjacent", "all"]
 
-_SPLIT = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+_END = r"-?\d[\d_]*%?"
+_SPLIT = re.compile(rf"(?P<name>\w[\w.-]*)(?P<rows>\[(?P<start>{_END})?:(?P<stop>{_END})?\])?", re.ASCII)
 
 
 class RowReading(Frozen):
     """Settings of a source that change which rows and pairs come out of its files."""
 
-    columns: dict[str, str] = Field({}, description="Our name of a column → the file's name")
+    columns: dict[str, str] = Field({}, description="Our name of a column: the file's name")
     ranking_pairs: RankingPairs = Field("best_and_worst", description="Pairs of a row with several answers")
     train_rows: str = Field("", description="Rows of the training files, such as `[:10%]`; empty: all")
     validation_rows: str = Field("", description="As `train_rows`, of the validation files")
@@ -37,10 +38,10 @@ class SplitName(NamedTuple):
 
     @classmethod
     def parsed(cls, text: str) -> Self:
-        """Read `train`, `train[:10%]` or `train[100:200]`, as the datasets library has them.
+        """Read `train`, `train[:10%]` or `train[100:200]`, as the datasets library writes them.
 
         Raises:
-            ValueError: it is neither.
+            ValueError: it is none of these, or no rows can be in it.
         """
         found = _SPLIT.fullmatch(text)
         if found is None:
@@ -48,34 +49,31 @@ class SplitName(NamedTuple):
                 f"{text!r} is no split. Write `train`, `train[:10%]` or `train[100:200]`; several splits are several "
                 f"sources of a mixture."
             )
-        rows = text[found.end("name") :]
-        if rows:
-            slice_of(rows, num_rows=1000)
-        return cls(found["name"], rows)
+        ends = [end for end in (found["start"], found["stop"]) if end is not None]
+        if len(ends) == 2 and ends[0].endswith("%") != ends[1].endswith("%"):
+            raise ValueError(f"{text!r} mixes a number of rows and a percentage. Write both ends in one unit.")
+        numbers = [int(end.rstrip("%")) for end in ends]
+        if any(end.endswith("%") and abs(number) > 100 for end, number in zip(ends, numbers, strict=True)):
+            raise ValueError(f"{text!r} names more than all rows. Percentages go from -100 to 100.")
+        if len(numbers) == 2 and numbers[0] >= numbers[1] and (numbers[0] < 0) == (numbers[1] < 0):
+            raise ValueError(f"{text!r} holds no row: it ends where it begins, or before.")
+        return cls(found["name"], found["rows"] or "")
 
 
 def slice_of(rows: str, *, num_rows: int) -> range:
-    """The numbers of the rows in a slice, from 0; percentages are rounded to the nearest row.
+    """The numbers of the rows in a slice, from 0.
 
     Args:
-        rows: `[start:stop]`, each a number or a percentage, negative ones from the end; empty: all.
+        rows: `[start:stop]` as in a split; each a number or a percentage, negative ones from the end; empty: all.
         num_rows: of the whole split.
 
-    Raises:
-        ValueError: the slice begins behind its end, or a percentage is above 100.
-
-    Source: the slices of the datasets library (`ReadInstruction`, rounding `closest`).
+    Source: the slices of the datasets library: percentages are rounded to the nearest row, ends beyond the rows are
+        the last row.
     Example: `[:10%]` of 2,817 rows are the rows 0 to 281.
     """
     found = _SPLIT.fullmatch(f"x{rows}")
     start, stop = (None, None) if found is None else (found["start"], found["stop"])
-    for end in (start, stop):
-        if end is not None and end.endswith("%") and abs(int(end[:-1])) > 100:
-            raise ValueError(f"{rows}: {end} is more than all rows. Percentages go from -100 to 100.")
     first, last = _place(start, num_rows, otherwise=0), _place(stop, num_rows, otherwise=num_rows)
-    same_unit = [end for end in (start, stop) if end is not None]
-    if first >= last and len({end.endswith("%") for end in same_unit}) == 1 and len(same_unit) == 2:
-        raise ValueError(f"{rows} holds no row: it ends where it begins, or before.")
     return range(first, max(first, last))
 
 
@@ -83,4 +81,4 @@ def _place(end: str | None, num_rows: int, *, otherwise: int) -> int:
     if end is None:
         return otherwise
     place = round(num_rows * int(end[:-1]) / 100) if end.endswith("%") else int(end)
-    return max(0, min(num_rows, place + num_rows if end.startswith("-") else place))
+    return min(num_rows, max(0, place + num_rows) if place < 0 else place)

@@ -163,9 +163,11 @@ def local_files(source: DatasetSource) -> dict[Path, RowReading]:
 
 
 def _local_place(source: RowSource) -> Path | None:
-    """Path of the training rows on this disk; None if they are not here, or a pattern was fetched."""
+    """Path of the training rows on this disk; None if they are not here, or a pattern or split was fetched."""
     if source.hub_id is None:
         return Path(source.train)
+    if source.split is not None:
+        return None
     return cached_file("dataset", source.hub_id, source.train, revision=source.revision)
 
 
@@ -241,7 +243,7 @@ def _source_rows(source: DatasetSource, filters: FilterDatasetConfig) -> tuple[C
     if source.reading.makes_more_pairs:
         return None, None, f"{source.hub_id or source.train}: pairs are known once the rankings are read"
     if source.hub_id is not None:
-        if source.hub_id.lower() != _HELPSTEER3:
+        if source.hub_id.lower() != _HELPSTEER3 or source.reading.train_rows or source.reading.validation_rows:
             place = _local_place(source)
             if place is not None:
                 return count_rows(place), None, f"{source.hub_id}, fetched: rows counted before any filter"

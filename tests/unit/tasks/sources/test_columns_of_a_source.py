@@ -11,6 +11,7 @@ from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.identity import SINGLE_BATCH, identity_key, stage_identity
 from tasks.check_system import row_texts
+from tasks.config.errors import ConfigError
 from tasks.config.loading import load_run_config
 from tasks.config.sources import DatasetSource, whole_filter_config
 from tasks.plan.run_plan import draft_plan
@@ -170,3 +171,11 @@ def test_rows_of_a_reader_are_not_shown_since_it_runs_in_the_stage(tmp_path: Pat
     assert list(dataset_samples(dataset, token=None)) == [
         "dataset: its reader runs in the stage only, so no row is shown here."
     ]
+
+
+def test_what_the_stage_is_told_is_not_set_by_a_user(tmp_path: Path) -> None:
+    source(tmp_path, ROW)
+    path = tmp_path / "run.yaml"
+    path.write_text(YAML.format(folder=tmp_path))
+    with pytest.raises(ConfigError, match=r"filter_dataset\.reading: is what the stage is told"):
+        load_run_config(path, overrides=["filter_dataset.reading.ranking_pairs=all"])
