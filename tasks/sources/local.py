@@ -153,7 +153,7 @@ def _sha256_of_version(path: Path, _inode: int, _size: int, _mtime_ns: int) -> s
 
 @dataclass(frozen=True)
 class DataPart:
-    """One place of a source: its input's name, its key in the configuration, and path, pattern, or split in words.
+    """One place of a source: its input's name, its key in the configuration, and its path, pattern or split.
 
     Attributes:
         split: its name without a slice, where the source names a split and no files.
