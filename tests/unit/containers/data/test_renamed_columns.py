@@ -37,6 +37,7 @@ def test_a_file_with_other_names_is_read_as_if_it_had_ours(tmp_path: Path, name:
 
 def test_columns_of_ours_give_way_and_names_can_change_places() -> None:
     assert renamed({"question": 1, "prompt": 2, "x": 3}, {"prompt": "question"}) == {"prompt": 1, "x": 3}
+    assert renamed({"prompt": 2}, {"prompt": "question"}) == {}
     swapped = renamed({"chosen": 1, "rejected": 2}, {"chosen": "rejected", "rejected": "chosen"})
     assert swapped == {"chosen": 2, "rejected": 1}
 

@@ -180,6 +180,16 @@ def test_slices_of_one_split_have_keys_of_their_own() -> None:
     assert whole != part and part == same
 
 
+def test_columns_of_other_names_are_looked_for_in_what_was_fetched(hub: FakeHub) -> None:
+    hub.commit("datasets", "org/rows", {"train.jsonl": b'{"q": "a", "chosen": "Red.", "completion": "Blue."}\n'})
+    columns = {"prompt": "q", "rejected": "completion"}
+    assert prompts(source(split="train", columns=columns)) == {"train_data": ["a"]}
+    assert "TRL preference" in probe_dataset(source(split="train", columns=columns), token=None).found
+    for look in (resolve_dataset, probe_dataset):  # the second finds it fetched
+        with pytest.raises(UnusableSourceError, match="Columns found: q, chosen, completion"):
+            look(source(split="train", columns={**columns, "prompt": "question"}), token=None)
+
+
 def test_a_mixture_takes_splits_too(hub: FakeHub) -> None:
     hub.commit("datasets", "org/rows", {"train.jsonl": rows("a"), "test.jsonl": rows("b")})
     parts = [{"name": name, "hub_id": "org/rows", "revision": "main", "split": name} for name in ("train", "test")]

@@ -324,13 +324,15 @@ def test_unpaired_completions_become_pairs_where_a_prompt_has_both_labels(tmp_pa
         unpaired("B?", [{"role": "assistant", "content": "good b"}], True),
         unpaired("A?", "good a", True),
         unpaired("A?", "better a", 1),
+        unpaired("A?", "best a", True),
         unpaired("B?", "bad b", 0.0),
         unpaired("C?", "only c", True),
         unpaired("A?", "worse a", False),
+        unpaired("A?", "worst a", False),
     )
     reads = list(read_rows(path))
-    assert sides(reads) == [("good a", "bad a"), ("good b", "bad b"), ("better a", "worse a")]
-    assert [(read.line, read.reason) for read in reads if read.row is None] == [(6, "no_completion_of_other_label")]
+    assert sides(reads) == [("good a", "bad a"), ("good b", "bad b"), ("better a", "worse a"), ("best a", "worst a")]
+    assert [(read.line, read.reason) for read in reads if read.row is None] == [(7, "no_completion_of_other_label")]
 
 
 @pytest.mark.parametrize("label", [None, "true", 2, -1, float("nan"), [True]])
