@@ -88,6 +88,9 @@ def _read_pairs(line: Line, schema: PreferenceSchema, choice: RankingPairs) -> I
     except MalformedRowError as error:
         yield RowRead(line.number, None, error.reason, error.seen)
         return
+    except RecursionError:
+        yield RowRead(line.number, None, "invalid_json", "nested too deeply")
+        return
     for value in values:
         yield _read_row(Line(line.number, dict(value)), schema)
 

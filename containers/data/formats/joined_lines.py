@@ -56,7 +56,12 @@ def pairs_by_label(lines: Iterator[Line], file: str) -> Iterator[Line]:
             seen = repr(line.value.get("label"))[:_SEEN_CHARACTERS]
             yield Line(line.number, None, "label_not_true_or_false", seen)
             continue
-        others = waiting.setdefault(_digest(line.value.get("prompt")), deque())
+        try:
+            prompt = _digest(line.value.get("prompt"))
+        except RecursionError:
+            yield Line(line.number, None, "invalid_json", "nested too deeply")
+            continue
+        others = waiting.setdefault(prompt, deque())
         if others and _label((others[0].value or {})["label"]) is not label:
             num_pairs += 1
             yield _pair(others.popleft(), line, second_is_good=label)
@@ -97,4 +102,4 @@ def _label(label: object) -> bool | None:
 
 
 def _digest(prompt: object) -> bytes:
-    return hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).digest()
+    return hashlib.sha256(json.dumps(prompt, sort_keys=True, default=repr).encode()).digest()

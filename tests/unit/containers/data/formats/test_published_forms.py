@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from containers.contracts.configs.row_reading import RankingPairs, RowReading
 from containers.data.filters.flaws import first_flaw
 from containers.data.formats.columns import SCHEMAS, detect_schema
-from containers.data.reader import RowRead, read_rows
+from containers.data.formats.files import Line
+from containers.data.reader import RowRead, read_rows, rows_of_lines
 from containers.data.rows import MalformedRowError, PreferenceRow
 from containers.harness.errors import BadDataError
 
@@ -362,3 +367,48 @@ def test_no_line_of_a_damaged_file_is_lost(tmp_path: Path) -> None:
 def test_the_reader_of_each_schema_has_a_published_example_here_or_beside() -> None:
     beside = {"HelpSteer3", "arena", "UltraFeedback", "unpaired (KTO)", "NeMo-Aligner comparisons"}
     assert {schema.name for schema in SCHEMAS} == beside | set(FORMS)
+
+
+def test_values_that_json_does_not_know_and_deep_ones_crash_no_reader(tmp_path: Path) -> None:
+    table = [unpaired(prompt, "x", True) for prompt in ("A?", "B?")]
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist([{**row, "prompt": row["prompt"].encode()} for row in table]), path)
+    with pytest.raises(BadDataError, match="no prompt has one labelled true"):
+        list(read_rows(path))
+    deep = "[" * 5000 + "]" * 5000
+    pairs = [json.dumps(unpaired("A?", "x", label)) for label in (True, False)]
+    for value, name in ((RANKING, "ranks"), (NECTAR, "answers"), (SHAREGPT, "conversations"), (BATTLE, "winner")):
+        text = json.dumps({**value, name: "DEEP"}).replace('"DEEP"', deep)
+        path = tmp_path / "deep.jsonl"
+        path.write_text(f"{json.dumps(value)}\n{text}\n")
+        reads = list(read_rows(path, RowReading(ranking_pairs="adjacent")))
+        assert {read.line for read in reads} == {1, 2} and all(read.reason for read in reads if read.line == 2)
+    path.write_text("\n".join([*pairs, json.dumps(unpaired("DEEP", "x", True)).replace('"DEEP"', deep)]) + "\n")
+    assert [bool(read.reason) for read in read_rows(path)] == [False, True]
+
+
+KEYS = ["role", "content", "from", "value", "answer", "rank", "true", "false"]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=150)
+@given(st.sampled_from([*FORMS.values(), unpaired("A?", "x", True)]), st.data(), st.sampled_from(["adjacent", "all"]))
+def test_every_line_is_a_row_or_has_a_reason_whatever_it_holds(
+    value: Mapping[str, Any], data: st.DataObject, choice: RankingPairs
+) -> None:
+    changed = [{**value, data.draw(st.sampled_from(sorted(value))): data.draw(VALUES)} for _ in range(3)]
+    lines = (Line(number, dict(row)) for number, row in enumerate([value, *changed, value], start=1))
+    try:
+        reads = list(rows_of_lines(lines, file="x", reading=RowReading(ranking_pairs=choice)))
+    except BadDataError as error:
+        assert "no prompt has one labelled true" in str(error)
+        return
+    assert all((read.row is None) == bool(read.reason) for read in reads)
+    if "completion" not in value:
+        assert {read.line for read in reads} == {1, 2, 3, 4, 5}
+    else:
+        assert sum(1 if read.row is None else 2 for read in reads) >= 5
