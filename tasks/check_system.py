@@ -1,5 +1,6 @@
 """check_system: compare what this machine has with what the run needs, before anything is spent."""
 
+import contextlib
 import logging
 import os
 import shutil
@@ -39,9 +40,11 @@ from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.runtime import NOT_ASKED, judge_runtime, present_stages_digest
 from tasks.run.state import PipelineRun
+from tasks.sources.errors import SourceError
 from tasks.sources.hub import hub_token
 from tasks.sources.peek import PROMPTS
 from tasks.sources.resolve import Probe, probe_dataset, probe_file, probe_model
+from tasks.sources.row_samples import dataset_samples, prompt_samples
 from tasks.sources.suites import probe_suite
 
 logger = logging.getLogger(__name__)
@@ -169,6 +172,22 @@ def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
                 finding.advice, columns, initial_indent=f"{indent}→ ", subsequent_indent=f"{indent}  "
             )
     return "\n".join(lines)
+
+
+def row_texts(config: RunConfig) -> tuple[str, ...]:
+    """One row of each format of the data, preferences and prompts, as the stage will read it.
+
+    None where the check says that there is no data.
+    """
+    token = hub_token()
+    samples = [dataset_samples(config.dataset, token=token)]
+    if config.prompts is not None:
+        samples.append(prompt_samples(config.prompts, config.filter_prompts, token=token))
+    found: list[str] = []
+    for texts in samples:
+        with contextlib.suppress(SourceError):
+            found += map(without_secrets, texts)
+    return tuple(found)
 
 
 def _host_checks(

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from containers.contracts.configs.row_reading import AS_FOUND, RowReading
 from containers.contracts.spec import StageInput
 from containers.data.formats.custom_reader import read_lines_with
-from containers.data.formats.files import data_files, require_rows_among
+from containers.data.formats.files import Line, data_files, read_lines, require_rows_among
 from containers.data.funnel import DroppedRow, Split, shortened
 from containers.data.language_names import normalised_language
-from containers.data.reader import RowRead, read_rows, rows_of_lines
+from containers.data.reader import RowRead, rows_of_lines
 from containers.data.rows import PreferenceRow, Row
+from containers.data.slices import sliced_files
 from containers.harness.errors import BadDataError
 
 # The name of the source where there is only one.
@@ -100,21 +102,29 @@ class Source(Generic[PlacedT]):
 PairSource: TypeAlias = Source[PlacedRow]
 
 
-def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, reader: Path | None = None) -> PairSource:
+def read_source(
+    item: StageInput,
+    *,
+    split: Split,
+    name: str = SINGLE_SOURCE,
+    reader: Path | None = None,
+    reading: RowReading = AS_FOUND,
+) -> PairSource:
     """Read every row of an input's files.
 
     Places name the input's origin, not its mount, so they are the same in every runtime.
 
     Args:
         reader: the user's own reader (`formats.custom_reader`), if the files have no known schema.
+        reading: names of columns, pairs of rankings, and slices.
 
     Raises:
         BadDataError: no data file, a damaged one, or one in an unknown schema; very many rows and nearly all malformed;
             or the reader failed.
     """
     source = PairSource(name=name, origin=item.origin or Path(item.path).name, split=split)
-    for file, rows in _rows_by_file(source, Path(item.path), reader):
-        for read in rows:
+    for file, lines in lines_by_file(item, split=split, reader=reader, reading=reading):
+        for read in rows_of_lines(lines, file=file, reading=reading):
             source.rows_read += 1
             if read.row is None:
                 require_rows_among(source.rows_read, num_rows=len(source.rows), name=source.origin)
@@ -124,14 +134,30 @@ def read_source(item: StageInput, *, split: Split, name: str = SINGLE_SOURCE, re
     return source
 
 
-def _rows_by_file(source: PairSource, root: Path, reader: Path | None) -> Iterator[tuple[str, Iterator[RowRead]]]:
-    """Yield the rows of each file, with the file's name for messages."""
-    name = Path(source.origin).name
+def lines_by_file(
+    item: StageInput, *, split: Split, reader: Path | None, reading: RowReading, section: str = "dataset"
+) -> Iterator[tuple[str, Iterator[Line]]]:
+    """Yield the lines of each file of an input, with the file's name for messages.
+
+    Args:
+        reader: a user's file with `read_rows`; it reads the input in the stage's place.
+        section: of the run that names the reader, for messages.
+
+    Raises:
+        BadDataError: there is no data file, one is damaged, no row is in the slice, or the reader failed.
+    """
+    root, origin = Path(item.path), item.origin or Path(item.path).name
+    name = Path(origin).name
     if reader is not None:
-        yield name, rows_of_lines(read_lines_with(reader, root, name=source.origin), file=name)
+        yield name, read_lines_with(reader, root, name=origin, key=f"{section}.reader")
         return
-    for path in data_files(root):
-        yield path.relative_to(root).as_posix() if root.is_dir() else name, read_rows(path)
+    rows = reading.train_rows if split == "train" else reading.validation_rows
+    if rows:
+        files = sliced_files(data_files(root), rows, name=origin)
+    else:
+        files = ((path, read_lines(path, fast=not reading.columns)) for path in data_files(root))
+    for path, lines in files:
+        yield path.relative_to(root).as_posix() if root.is_dir() else name, lines
 
 
 def check_malformed(source: Source[Any], *, max_fraction: float, stage: str = "filter_dataset") -> None:

@@ -7,7 +7,7 @@ Both follow one rule: the run stops if the whole interval of the agreement is be
 from collections.abc import Iterable, Sequence
 
 from containers.contracts.funnel import LabelAgreement, PolarityCheck
-from containers.data.filters.inputs import check_readers
+from containers.data.filters.known_rows import check_readers
 from containers.data.rows import PreferenceRow
 from containers.data.sources import PairSource
 from containers.evals.statistics import share_metric

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from containers.data.filters.flaws import control_token, control_token_in, has_equal_responses
-from containers.data.formats.columns import SCHEMAS, schema_of
+from containers.data.formats.columns import PAIR_SCHEMAS, schema_of
 from containers.data.formats.errors import UnknownSchemaError
 from containers.data.formats.files import Line, data_files, read_lines
 from containers.data.formats.transcripts import turns_of_prompt, turns_of_text
@@ -67,7 +67,7 @@ def read_rows_to_score(path: Path) -> Iterator[RowToScore]:
 
 
 def _rows_of_file(path: Path, *, name: str) -> Iterator[RowToScore]:
-    objects, lines = first_objects(read_lines(path))
+    objects, lines = first_objects(read_lines(path), file=path.name)
     parse = _parser(objects, file=path.name)
     if parse is None:
         for read in rows_of_lines(lines, file=path.name):
@@ -85,7 +85,7 @@ def _parser(objects: list[dict[str, object]], *, file: str) -> _Parse | None:
     if not objects:
         return None
     hits = Counter(number for row in objects for number, (names, _) in enumerate(_FORMS) if set(names).issubset(row))
-    pairs = sum(any(schema.fits(row) for schema in SCHEMAS) for row in objects)
+    pairs = sum(any(schema.fits(row) for schema in PAIR_SCHEMAS) for row in objects)
     if pairs and pairs >= max(hits.values(), default=0):
         return None
     if hits:

@@ -33,12 +33,14 @@ def _check(parsed: argparse.Namespace) -> int:
     for variable, url in (("PREFECT_API_URL", settings.prefect_api_url), ("MLFLOW_TRACKING_URI", settings.mlflow_uri)):
         if url:  # as in a run, where the configuration comes before the environment
             os.environ[variable] = url
-    from tasks.check_system import failures, run_checks, table  # imports Prefect, which takes a second
+    from tasks.check_system import failures, row_texts, run_checks, table  # imports Prefect, which takes a second
 
     plan = draft_plan(loaded.config, config_path=loaded.path)
     findings = run_checks(loaded.config, plan)
     console = Console(highlight=False)
     console.print(table(findings), markup=False)
+    for text in row_texts(loaded.config):
+        console.print(f"\n{text}", markup=False, soft_wrap=True)
     for warning in plan.warnings:
         console.print(f"Warning: {warning}", markup=False)
     if plan.mistakes:

@@ -4,6 +4,8 @@ from typing import Annotated, TypeAlias
 
 from flows.forms.pipeline import Help, NamesRunConfig, SetsKey, gpu_profiles, stages_to_name
 
+_SPLITS = ("dataset.subset", "dataset.split", "dataset.validation_split")
+
 StartFrom: TypeAlias = Annotated[str, NamesRunConfig()]
 SaveAs: TypeAlias = Annotated[
     str | None,
@@ -29,12 +31,13 @@ DatasetId: TypeAlias = Annotated[
     SetsKey(
         "dataset.hub_id",
         help_text="Preference data; name its revision and its files too",
-        clears=("dataset.revision", "dataset.validation"),
+        clears=("dataset.revision", "dataset.validation", "dataset.columns", *_SPLITS),
     ),
 ]
 DatasetRevision: TypeAlias = Annotated[str | None, SetsKey("dataset.revision", help_text="Which state of that data")]
 TrainFile: TypeAlias = Annotated[
-    str | None, SetsKey("dataset.train", help_text="Which rows of that data; name it with every other dataset")
+    str | None,
+    SetsKey("dataset.train", help_text="Which rows of that data; name it with every other dataset", clears=_SPLITS),
 ]
 ValidationFile: TypeAlias = Annotated[
     str | None, SetsKey("dataset.validation", help_text="Rows that judge the reward model")

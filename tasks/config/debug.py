@@ -70,6 +70,8 @@ def _few_rows(config: RunConfig) -> dict[str, object]:
         "filter_dataset.max_rows": _MAX_ROWS,
         # A validation file would be used whole.
         "dataset.validation": None,
+        "dataset.validation_split": None,
+        **({} if config.dataset.split else {"dataset.subset": None}),
         "filter_dataset.validation_fraction": 0.2,
         "filter_dataset.minimum_train_pairs": 1,
         "filter_dataset.minimum_validation_pairs": 1,

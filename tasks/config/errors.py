@@ -23,7 +23,7 @@ D = TypeVar("D")
 E = TypeVar("E")
 
 # `stage` identifies a section inside the contract; users do not set it.
-_NOT_FOR_PEOPLE = frozenset({"stage"})
+_NOT_FOR_PEOPLE = frozenset({"stage", "reading"})
 _MAX_SHOWN_CHARACTERS = 60
 
 # Names of keys elsewhere, and the names of these keys here.

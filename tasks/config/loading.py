@@ -101,6 +101,7 @@ def effective_yaml(config: RunConfig) -> str:
     for section in tree.values():
         if isinstance(section, dict):
             section.pop("stage", None)
+            section.pop("reading", None)
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
 
 

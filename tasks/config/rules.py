@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import ValidationError
 
 from containers.contracts.certificate import TEST_SUITE
+from containers.contracts.configs.row_reading import AS_FOUND
 from containers.contracts.names import StageName
 from tasks.config.errors import Mistake, near_match
 from tasks.config.partial import reads_what_is_missing
@@ -158,6 +159,14 @@ def _unusable(kind: type[ModelSource | DatasetSource], source: Mapping[str, obje
             yield Mistake(key, str(found.get("ctx", {}).get("error", found["msg"])))
 
 
+def _reading_is_set_at_the_source(config: RunTree) -> Iterator[Mistake]:
+    if config.filter_dataset.reading != AS_FOUND:
+        yield Mistake(
+            "filter_dataset.reading",
+            "is what the stage is told, and is not set here. Set `columns`, `ranking_pairs` and `split` in `dataset`.",
+        )
+
+
 def _servers_have_ports_of_their_own(config: RunTree) -> Iterator[Mistake]:
     tracking = config.tracking
     if tracking.prefect_api_url is not None or tracking.mlflow_uri is not None:
@@ -182,6 +191,7 @@ _RULES: tuple[Rule, ...] = (
     _suites_have_names,
     _retrain_names_suites,
     _suites_have_sources,
+    _reading_is_set_at_the_source,
     *TRAINING_RULES,
     _servers_have_ports_of_their_own,
     stage_range_exists,

@@ -1,42 +1,18 @@
 """The sections `base_model:`, `dataset:` and `prompts:` of a run: sources of models and data. Checks only the text."""
 
-import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from containers.contracts.base import Frozen, Positive
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ReferenceRewardModel
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.row_filters import HeldOutSuite, RowFilters, SourceShare
 from containers.contracts.configs.suites import SuiteFile
-
-_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
-_HUB_ID = re.compile(rf"{_NAME}/{_NAME}")
-COMMIT = re.compile(r"[0-9a-f]{40}")
-_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}")
-
-
-def _hub_id(value: str) -> str:
-    if not _HUB_ID.fullmatch(value) or ".." in value or "--" in value or value.endswith(".git"):
-        raise ValueError(
-            f"{value!r} is no hub id. It must be `org/name` of letters, digits, `-`, `_` and `.`, for example "
-            f"`Qwen/Qwen3-8B`; a local folder or file goes without hub_id."
-        )
-    return value
-
-
-def _revision(value: str) -> str:
-    if not _REVISION.fullmatch(value) or ".." in value or value.endswith("/"):
-        raise ValueError(
-            f"{value!r} is no revision. Give a commit of 40 hexadecimal digits (best), or a branch or tag."
-        )
-    return value
-
-
-HubId = Annotated[str, AfterValidator(_hub_id)]
-Revision = Annotated[str, AfterValidator(_revision)]
+from tasks.config.hub_ids import COMMIT as COMMIT
+from tasks.config.hub_ids import HubId, Revision, check_pairing
+from tasks.config.row_source import RowSource as RowSource
 
 
 class ModelSource(Frozen):
@@ -54,7 +30,7 @@ class ModelSource(Frozen):
             raise ValueError("both hub_id and path are given. Keep exactly one of them.")
         if self.hub_id is None and self.path is None:
             raise ValueError("neither hub_id nor path is given. Give `hub_id` and `revision`, or `path`.")
-        _check_pairing(self.hub_id, self.revision)
+        check_pairing(self.hub_id, self.revision)
         return self
 
 
@@ -75,52 +51,6 @@ class RewardModelSource(ModelSource):
     )
 
 
-class RowSource(Frozen):
-    """Rows as jsonl, jsonl.gz or parquet: in a dataset repository on the hub, or local."""
-
-    hub_id: HubId | None = Field(
-        None, description="`org/name` on the hub, for example `nvidia/HelpSteer3`; null: local"
-    )
-    revision: Revision | None = Field(
-        None, description="Commit (best: the run can be repeated) or branch, resolved to its commit; with hub_id only"
-    )
-    train: str = Field(
-        max_length=1024,
-        description="With hub_id: a file or pattern in the repository (`preference/train.jsonl.gz`); else a local file "
-        "or folder",
-    )
-    validation: str | None = Field(
-        None, min_length=1, max_length=1024, description="As `train`; null: a share of the training prompts is held out"
-    )
-    reader: str | None = Field(
-        None,
-        min_length=1,
-        max_length=1024,
-        description="A local Python file with `read_rows(path)`, for data in another format; its code runs inside the "
-        "stage",
-    )
-
-    @field_validator("reader")
-    @classmethod
-    def _reader(cls, value: str | None) -> str | None:
-        if value is not None and not value.endswith(".py"):
-            raise ValueError(f"{value!r} is no Python file. Name a local file that ends in .py and has `read_rows`.")
-        return value
-
-    @model_validator(mode="after")
-    def _patterns_stay_inside(self) -> Self:
-        _check_pairing(self.hub_id, self.revision)
-        for key, pattern in (("train", self.train), ("validation", self.validation)):
-            if self.hub_id is None or pattern is None:
-                continue
-            if pattern.startswith(("/", "-", "~")) or ".." in pattern.split("/") or "\\" in pattern:
-                raise ValueError(
-                    f"{key} {pattern!r} is no path inside the repository {self.hub_id}. Give one relative to its root, "
-                    f"such as `preference/train.jsonl.gz`; for a local file leave hub_id out."
-                )
-        return self
-
-
 class MixedSource(RowSource):
     """One source of a mixture."""
 
@@ -136,8 +66,8 @@ class MixedSource(RowSource):
 
     @model_validator(mode="after")
     def _has_rows(self) -> Self:
-        if not self.train:
-            raise ValueError("train is empty. Name a file or folder.")
+        if not self.train and self.split is None:
+            raise ValueError("train is empty. Name a file or folder, or a `split` of a dataset on the hub.")
         return self
 
 
@@ -161,10 +91,14 @@ class DatasetSource(RowSource):
     @model_validator(mode="after")
     def _one_source_or_several(self) -> Self:
         if not self.mixture:
-            if not self.train:
-                raise ValueError("train is empty. Name a file or folder, or several sources under `mixture`.")
+            if not self.train and self.split is None:
+                raise ValueError(
+                    "train is empty. Name a file or folder, a `split` of a dataset on the hub, or several sources "
+                    "under `mixture`."
+                )
             return self
-        own = [key for key in ("hub_id", "train", "validation", "reader") if getattr(self, key)]
+        fields = RowSource.model_fields.items()
+        own = [key for key, field in fields if getattr(self, key) and getattr(self, key) != field.default]
         if own:
             raise ValueError(f"{own[0]} is set beside a mixture. Put it into one of the mixture's sources.")
         names = [source.name for source in self.mixture]
@@ -189,23 +123,13 @@ class DatasetSource(RowSource):
     @property
     def holds_out_by_prompt(self) -> bool:
         """Whether a source has no validation file, so that a share of its prompts is held out."""
-        return any(source.validation is None for _, source in self.parts)
-
-
-def _check_pairing(hub_id: str | None, revision: str | None) -> None:
-    if hub_id is not None and revision is None:
-        raise ValueError(
-            f"hub_id {hub_id} needs a `revision`: a commit of 40 hexadecimal digits (best), or a branch such as "
-            f"`main`, which is resolved to its commit when the run starts."
-        )
-    if hub_id is None and revision is not None:
-        raise ValueError(f"revision {revision!r} belongs to a hub_id, and none is given. Leave it out.")
+        return any(source.holds_out for _, source in self.parts)
 
 
 def whole_filter_config(
     config: FilterDatasetConfig, dataset: DatasetSource, suites: Sequence[SuiteFile]
 ) -> FilterDatasetConfig:
-    """The stage's configuration with names and weights of the mixture and, unless `contamination` is off, the suites.
+    """The stage's configuration with the mixture, how its rows are read and, unless `contamination` is off, the suites.
 
     The gate's minimum for a suite, and the paths of suites and reference reward model, are left out: none changes what
     the stage does. Their contents count as the stage's inputs.
@@ -213,7 +137,7 @@ def whole_filter_config(
     asked = config.polarity.reference_reward_model is not None
     return config.model_copy(
         update={
-            **_mixture_and_suites(config, dataset, suites),
+            **_reading_and_suites(config, dataset, suites),
             "polarity": config.polarity.model_copy(
                 update={"reference_reward_model": ReferenceRewardModel() if asked else None}
             ),
@@ -230,12 +154,15 @@ def whole_prompt_config(
         needs_answer: whether a reward compares with the reference answer.
     """
     asked = needs_answer if config.require_answer is None else config.require_answer
-    return config.model_copy(update={**_mixture_and_suites(config, prompts, suites), "require_answer": asked})
+    return config.model_copy(update={**_reading_and_suites(config, prompts, suites), "require_answer": asked})
 
 
-def _mixture_and_suites(config: RowFilters, source: DatasetSource, suites: Sequence[SuiteFile]) -> dict[str, object]:
+def _reading_and_suites(config: RowFilters, source: DatasetSource, suites: Sequence[SuiteFile]) -> dict[str, object]:
     looked_for = suites if config.contamination != "off" else ()
     return {
-        "mixture": tuple(SourceShare(name=part.name, weight=part.weight) for part in source.mixture),
+        "mixture": tuple(
+            SourceShare(name=part.name, weight=part.weight, reading=part.reading) for part in source.mixture
+        ),
+        "reading": source.reading,
         "suites": tuple(HeldOutSuite(name=suite.name, benchmark=suite.benchmark) for suite in looked_for),
     }

@@ -119,12 +119,13 @@ def floor_mistakes(context: PlanContext) -> Iterator[Mistake]:
     if source.holds_out_by_prompt:
         floors |= held_out
     elif _fewer(data.validation_pairs, filters.minimum_validation_pairs):
-        yield _floor(held_out, source.validation or "the mixture's validation", data.validation_pairs)
+        held_by = source.validation or source.validation_split or "the mixture's validation"
+        yield _floor(held_out, held_by, data.validation_pairs)
     if filters.policy_prompt_fraction:
         # To train the policy and to judge it; a prompt has one pair or more.
         floors["twice minimum_policy_prompts"] = 2 * filters.minimum_policy_prompts
     if _fewer(data.pairs, sum(floors.values())):
-        yield _floor(floors, source.train or "the mixture", data.pairs)
+        yield _floor(floors, source.train or source.split or "the mixture", data.pairs)
 
 
 def _floor(floors: Mapping[str, int], source: str, found: Count | None) -> Mistake:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from containers.contracts.configs.row_reading import SplitName
 from containers.contracts.digests import UnsafeFileError, content_digest, file_sha256, regular_files
 from containers.contracts.manifest import FileEntry
 from containers.contracts.names import DEMO_DATA_FOLDER
@@ -152,11 +153,16 @@ def _sha256_of_version(path: Path, _inode: int, _size: int, _mtime_ns: int) -> s
 
 @dataclass(frozen=True)
 class DataPart:
-    """One place of a source: its input's name, its key in the configuration, and path or pattern."""
+    """One place of a source: its input's name, its key in the configuration, and its path, pattern or split.
+
+    Attributes:
+        split: its name without a slice, where the source names a split and no files.
+    """
 
     input_name: str
     key: str
     place: str
+    split: str | None = None
 
 
 def data_parts(name: str, source: RowSource, *, section: str = "dataset") -> tuple[DataPart, ...]:
@@ -166,9 +172,20 @@ def data_parts(name: str, source: RowSource, *, section: str = "dataset") -> tup
         name: of the source in its mixture; empty without a mixture.
         section: of the run that has the source, for messages.
     """
-    ending, section = (f"_{name}", f"{section}.mixture {name}:") if name else ("", f"{section}.")
-    places = (("train", source.train), ("validation", source.validation))
-    return tuple(DataPart(f"{kind}_data{ending}", f"{section}{kind}", place) for kind, place in places if place)
+    ending, section = (f"_{name}", f"{section}.mixture {name}: ") if name else ("", f"{section}.")
+    kinds = (
+        ("train", source.train, "split", source.split),
+        ("validation", source.validation, "validation_split", source.validation_split),
+    )
+    parts = []
+    for kind, place, key, split in kinds:
+        if split is not None:
+            named = SplitName.parsed(split).name
+            words = f"subset {source.subset}, split {named}" if source.subset else f"split {named}"
+            parts.append(DataPart(f"{kind}_data{ending}", f"{section}{key}", words, named))
+        elif place:
+            parts.append(DataPart(f"{kind}_data{ending}", f"{section}{kind}", place))
+    return tuple(parts)
 
 
 def find_reader(name: str, source: RowSource, *, section: str = "dataset") -> ResolvedInput | None:

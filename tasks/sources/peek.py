@@ -5,17 +5,21 @@ there, after the container was started and everything was read.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
+from containers.contracts.configs.row_reading import AS_FOUND, RowReading
 from containers.data.formats.columns import PreferenceSchema, schema_of
 from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import Line, ReadLimit, count_rows, file_kind, first_bytes, some_lines
 from containers.data.formats.parquet_rows import opened_parquet
 from containers.data.prompts.forms import PromptForm, form_of
 from containers.data.reader import ROWS_THAT_SHOW_THE_SCHEMA
+from containers.data.renamed_columns import renamed_names, require_columns
 from containers.formatting import clean, one_line
 from tasks.sources.errors import SourceAccessError, UnusableSourceError
 
@@ -85,9 +89,24 @@ class DataKind:
     section: str
     form_of: Callable[..., PreferenceSchema | PromptForm]
 
+    def form_name(self, reading: RowReading, rows: Sequence[Collection[str]], file: str) -> str:
+        """The name of the form that most rows have, after the columns were renamed.
+
+        Args:
+            rows: the column names of each row.
+            file: how messages name the file.
+
+        Raises:
+            UnknownSchemaError: there is none, or a column that `reading` names is missing.
+        """
+        require_columns(rows, reading.columns, file=file)
+        return self.form_of([renamed_names(row, reading.columns) for row in rows], file=file).name
+
 
 PREFERENCES = DataKind("dataset", schema_of)
 PROMPTS = DataKind("prompts", form_of)
+# Finds the name of the form of rows by the names of their columns; the second argument is the file's name in messages.
+FormName: TypeAlias = Callable[[Sequence[Collection[str]], str], str]
 
 
 def match_signature(beginning: bytes) -> FileSignature | None:
@@ -127,22 +146,23 @@ class DataPeek:
         return ", ".join(parts)
 
 
-def peek_data(files: Mapping[str, Path], *, kind: DataKind = PREFERENCES) -> DataPeek:
+def peek_data(files: Mapping[str, Path], reading: RowReading = AS_FOUND, *, kind: DataKind = PREFERENCES) -> DataPeek:
     """Schemas and rows of data files, in seconds and bounded memory.
 
     Args:
         files: at least one path, by the file's name in messages.
+        reading: its names of columns are put in place of the file's.
 
     Raises:
-        SourceError: a file cannot be read, is damaged, is no data file, or its first rows have no known schema; or no
-            file holds a row.
+        SourceError: a file cannot be read, is damaged, is no data file, or its first rows have no known schema, or
+            lack a column that `reading` names; or no file holds a row.
     """
     peeks: list[DataPeek] = []
     bytes_left = WHOLE_BYTES
     for name, path in list(files.items())[:MAX_FILES]:
         try:
             bytes_left -= path.stat().st_size
-            peeks.append(_peek(path, name, whole=bytes_left >= 0, kind=kind))
+            peeks.append(_peek(path, name, whole=bytes_left >= 0, form_name=partial(kind.form_name, reading)))
         except OSError as error:
             raise SourceAccessError(f"{name} cannot be read: {error}.", "Change its mode or owner.") from error
     found = _together(peeks, num_unopened=len(files) - len(peeks))
@@ -164,25 +184,25 @@ def _together(peeks: Sequence[DataPeek], *, num_unopened: int) -> DataPeek:
     )
 
 
-def _peek(path: Path, name: str, *, whole: bool, kind: DataKind) -> DataPeek:
+def _peek(path: Path, name: str, *, whole: bool, form_name: FormName) -> DataPeek:
     try:
         if file_kind(path) == "parquet":
-            return _peek_parquet(path, name, kind)
+            return _peek_parquet(path, name, form_name)
         num_rows = count_rows(path, max_bytes=_MAX_EXPANDED_BYTES) if whole else None
         head = list(islice(some_lines(path, limit=ReadLimit(_HEAD_BYTES)), ROWS_THAT_SHOW_THE_SCHEMA))
-        return _peek_lines(head, path, name, num_rows=num_rows, kind=kind)
+        return _peek_lines(head, path, name, num_rows=num_rows, form_name=form_name)
     except UnreadableFileError as error:
         raise UnusableSourceError(f"{name} {one_line(error.problem, _PROBLEM_CHARACTERS)}", error.advice) from error
 
 
-def _peek_parquet(path: Path, name: str, kind: DataKind) -> DataPeek:
+def _peek_parquet(path: Path, name: str, form_name: FormName) -> DataPeek:
     with opened_parquet(path) as file:
         columns, num_rows = list(file.schema_arrow.names), int(file.metadata.num_rows)
-    schemas = (kind.form_of([columns], file=name).name,) if num_rows else ()
+    schemas = (form_name([columns], name),) if num_rows else ()
     return DataPeek(schemas, num_rows)
 
 
-def _peek_lines(head: Sequence[Line], path: Path, name: str, *, num_rows: int | None, kind: DataKind) -> DataPeek:
+def _peek_lines(head: Sequence[Line], path: Path, name: str, *, num_rows: int | None, form_name: FormName) -> DataPeek:
     """Return what the first lines show.
 
     Raises:
@@ -192,7 +212,7 @@ def _peek_lines(head: Sequence[Line], path: Path, name: str, *, num_rows: int | 
     objects = [line.value for line in head if line.value is not None]
     bad = [line for line in head if line.value is None and line.reason != "blank_line"]
     if objects:
-        return DataPeek((kind.form_of(objects, file=name).name,), num_rows, len(bad), len(head))
+        return DataPeek((form_name(objects, name),), num_rows, len(bad), len(head))
     if not bad:
         return DataPeek(schemas=(), num_rows=num_rows)
     if foreign := match_signature(first_bytes(path, BEGINNING_BYTES)):

@@ -10,12 +10,14 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
+from containers.contracts.configs.row_reading import AS_FOUND, RowReading
 from containers.data.formats.files import DATA_SUFFIXES
 from containers.formatting import size
 from tasks.config.sources import DatasetSource, ModelSource, RowSource
 from tasks.sources.errors import SourceError, SourceNotFoundError
 from tasks.sources.hub import HubRevision, RepoKind, fetch_files, hub_revision, read_hub_text
 from tasks.sources.local import (
+    DataPart,
     ResolvedInput,
     ResolvedSource,
     data_file_or_folder,
@@ -28,6 +30,7 @@ from tasks.sources.local import (
 )
 from tasks.sources.model_files import model_file_names, require_model_files, require_whole_model
 from tasks.sources.peek import PREFERENCES, DataKind, DataPeek, peek_data
+from tasks.sources.splits import split_files
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,10 @@ def _resolve_rows(name: str, source: RowSource, *, token: str | None, kind: Data
     else:
         revision = _revision_of("dataset", source, token=token)
         for part in parts:
-            files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
+            files = files_on_hub(revision, source, part, token=token)
             folder = fetch_files(revision, files, token=token)
             if reader is None:
-                _peek_fetched(revision, files, folder, key=part.key, kind=kind)
+                _peek_fetched(revision, files, folder, key=part.key, reading=source.reading, kind=kind)
             yield ResolvedInput(
                 name=part.input_name,
                 path=folder / files[0] if len(files) == 1 else folder,
@@ -141,18 +144,19 @@ def _probe_rows(name: str, source: RowSource, *, token: str | None, kind: DataKi
     reader, parts = find_reader(name, source, section=kind.section), data_parts(name, source, section=kind.section)
     read_by = "" if reader is None else f", read by {reader.path.name}"
     if source.hub_id is None:
-        probe = partial(probe_rows, kind=kind) if reader is None else probe_file
+        probe = partial(probe_rows, reading=source.reading, kind=kind) if reader is None else probe_file
         return Probe("; ".join(probe(part.place, key=part.key).found + read_by for part in parts))
     revision = _revision_of("dataset", source, token=token)
     texts, missing = [], 0
     for part in parts:
-        files = matching_data_files(revision, part.place, key=part.key, any_ending=reader is not None)
+        files = files_on_hub(revision, source, part, token=token)
         num_bytes, folder = revision.size_bytes(files), revision.folder_of(files)
         facts = [_count_of(files), size(num_bytes)]
         if not folder.is_dir():
             missing += num_bytes
         elif reader is None:
-            facts.append(f"{_peek_fetched(revision, files, folder, key=part.key, kind=kind)}, fetched")
+            found = _peek_fetched(revision, files, folder, key=part.key, reading=source.reading, kind=kind)
+            facts.append(f"{found}, fetched")
         else:
             facts.append("fetched")
         texts.append(f"{part.place} ({', '.join(facts)}){read_by}")
@@ -169,7 +173,7 @@ def probe_file(path: Path | str, *, key: str) -> Probe:
     return Probe(f"{place} ({size(sum(file.stat().st_size for file in data_files(place)))})")
 
 
-def probe_rows(path: Path | str, *, key: str, kind: DataKind = PREFERENCES) -> Probe:
+def probe_rows(path: Path | str, *, key: str, reading: RowReading = AS_FOUND, kind: DataKind = PREFERENCES) -> Probe:
     """Check by its first rows that a local file or folder holds data of this kind in a known schema.
 
     Raises:
@@ -177,7 +181,7 @@ def probe_rows(path: Path | str, *, key: str, kind: DataKind = PREFERENCES) -> P
     """
     place = data_file_or_folder(path, key=key)
     files = data_files(place)
-    peek = peek_data({f"{key}: {file}": file for file in files}, kind=kind)
+    peek = peek_data({f"{key}: {file}": file for file in files}, reading, kind=kind)
     counted = f"{_count_of(files)}, " if place.is_dir() else ""
     return Probe(f"{place} ({counted}{size(sum(file.stat().st_size for file in files))}, {peek})")
 
@@ -207,6 +211,23 @@ def _local_model(path: str, *, key: str) -> Path:
     return folder
 
 
+def files_on_hub(revision: HubRevision, source: RowSource, part: DataPart, *, token: str | None) -> tuple[str, ...]:
+    """The files of a part of a source in its repository, sorted.
+
+    Raises:
+        SourceError: there is none; or the repository's README, which lists its splits, cannot be read.
+    """
+    if part.split is None:
+        return matching_data_files(revision, part.place, key=part.key, any_ending=source.reader is not None)
+    return split_files(
+        revision,
+        subset=source.subset,
+        split=part.split,
+        key=part.key,
+        read=lambda name: read_hub_text(revision, name, token=token),
+    )
+
+
 def matching_data_files(revision: HubRevision, pattern: str, *, key: str, any_ending: bool = False) -> tuple[str, ...]:
     """The data files of a repository that match, sorted; `*` also matches slashes.
 
@@ -227,8 +248,10 @@ def matching_data_files(revision: HubRevision, pattern: str, *, key: str, any_en
     )
 
 
-def _peek_fetched(revision: HubRevision, files: Sequence[str], folder: Path, *, key: str, kind: DataKind) -> DataPeek:
-    return peek_data({f"{key}: {revision.origin} {name}": folder / name for name in files}, kind=kind)
+def _peek_fetched(
+    revision: HubRevision, files: Sequence[str], folder: Path, *, key: str, reading: RowReading, kind: DataKind
+) -> DataPeek:
+    return peek_data({f"{key}: {revision.origin} {name}": folder / name for name in files}, reading, kind=kind)
 
 
 def _count_of(files: Sequence[object]) -> str:

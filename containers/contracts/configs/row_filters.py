@@ -5,13 +5,15 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Fraction, Frozen, Name, Positive, Rows
+from containers.contracts.configs.row_reading import RowReading
 
 
 class SourceShare(Frozen):
-    """A source of a mixture by its name, and its weight among the training rows."""
+    """A source of a mixture by its name, its weight among the training rows, and how its rows are read."""
 
     name: Name = Field(description="As in the run's mixture")
     weight: Positive | None = Field(None, description="Against the other sources' weights; null: all its rows")
+    reading: RowReading = Field(RowReading(), description="As the source's keys in the mixture say")
 
 
 class HeldOutSuite(Frozen):
@@ -72,6 +74,7 @@ class RowFilters(Frozen):
     mixture: tuple[SourceShare, ...] = Field(
         (), description="Leave it out: the run puts the names and weights of its mixture here"
     )
+    reading: RowReading = Field(RowReading(), description="Leave it out: the run puts the keys of a single source here")
     suites: tuple[HeldOutSuite, ...] = Field(
         (), description="Leave it out: the run puts evaluate_reward_model.suites here"
     )

@@ -1,15 +1,20 @@
 """Parsers from one object of a preference file to one row, one for each schema (see `columns`)."""
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-from containers.data.formats.transcripts import turns_of_prompt, turns_of_text
+from containers.data.formats.dialogues import make_vote
+from containers.data.formats.sides import (
+    finite_number,
+    last_turn,
+    score_difference,
+    strength,
+    turns_or_text,
+    with_system,
+)
+from containers.data.formats.transcripts import turns_of_prompt
 from containers.data.rows import (
-    MAX_STRENGTH,
     MalformedRowError,
     PreferenceRow,
-    Turn,
     Value,
     annotator_scores,
     column,
@@ -18,10 +23,6 @@ from containers.data.rows import (
     read_prompt,
     read_response,
 )
-
-# Names of the two scores as UltraFeedback's editions write them.
-_SCORES_OF_SIDES = (("score_chosen", "score_rejected"), ("chosen-rating", "rejected-rating"))
-_WINNERS = {"a": "a", "b": "b", "tie": "tie", "model_a": "a", "model_b": "b", "tie (bothbad)": "tie"}
 
 
 def parse_helpsteer3(value: Value) -> PreferenceRow:
@@ -51,20 +52,21 @@ def parse_trl(value: Value) -> PreferenceRow:
     else:
         turns = turns_of_prompt(value["prompt"])
         if turns is not None:
-            chosen, rejected = _turns_or_text(chosen), _turns_or_text(rejected)
+            chosen, rejected = turns_or_text(chosen), turns_or_text(rejected)
         prompt = read_prompt(value["prompt"] if turns is None else turns)
-    difference = _score_difference(value)
+    prompt = with_system(value, prompt)
+    difference = score_difference(value)
     if value.get("margin") is not None:
-        margin = _score(value["margin"])
+        margin = finite_number(value["margin"])
         if margin is None or margin < 0:
             raise MalformedRowError("margin_not_a_strength", value["margin"])
     else:
-        margin = 1.0 if difference is None else _strength(difference)
+        margin = 1.0 if difference is None else strength(difference)
     return make_row(
         value,
         prompt=prompt,
-        chosen=_last_turn(chosen, prompt),
-        rejected=_last_turn(rejected, prompt),
+        chosen=last_turn(chosen, prompt),
+        rejected=last_turn(rejected, prompt),
         margin=margin,
         signs=() if difference is None else (difference,),
     )
@@ -73,14 +75,34 @@ def parse_trl(value: Value) -> PreferenceRow:
 def parse_arena(value: Value) -> PreferenceRow:
     """Arena: the winner has the strength 1, a tie 0."""
     prompt = read_prompt(column(value, "prompt"))
-    response_a = read_response(column(value, "response_a"))
-    response_b = read_response(column(value, "response_b"))
-    winner = column(value, "winner")
-    name = _WINNERS.get(winner.strip().lower()) if isinstance(winner, str) else None
-    if name is None:
-        raise MalformedRowError("winner_unknown", winner)
-    chosen, rejected = (response_b, response_a) if name == "b" else (response_a, response_b)
-    return make_row(value, prompt=prompt, chosen=chosen, rejected=rejected, margin=0.0 if name == "tie" else 1.0)
+    return make_vote(
+        value,
+        prompt=prompt,
+        response_a=read_response(column(value, "response_a")),
+        response_b=read_response(column(value, "response_b")),
+    )
+
+
+def parse_pku_safe_rlhf(value: Value) -> PreferenceRow:
+    """PKU-SafeRLHF by `better_response_id`, the more helpful answer; a row without this label is a tie.
+
+    The label of the safer answer is read where `dataset.columns` names it `better_response_id`. Both labels are of
+    people, and may differ by intent, so neither checks the other.
+    """
+    prompt = read_prompt(column(value, "prompt"))
+    responses = [read_response(column(value, name)) for name in ("response_0", "response_1")]
+    better = column(value, "better_response_id")
+    is_tie = better is None or better != better
+    if not is_tie and (isinstance(better, bool) or better not in (0, 1)):
+        raise MalformedRowError("better_response_id_not_0_or_1", repr(better)[:80])
+    place = 0 if is_tie else int(better)
+    return make_row(
+        value,
+        prompt=prompt,
+        chosen=responses[place],
+        rejected=responses[1 - place],
+        margin=0.0 if is_tie else 1.0,
+    )
 
 
 def parse_ultrafeedback(value: Value) -> PreferenceRow:
@@ -93,18 +115,18 @@ def parse_ultrafeedback(value: Value) -> PreferenceRow:
     completions = column(value, "completions")
     if not isinstance(completions, list | tuple) or not all(isinstance(item, Mapping) for item in completions):
         raise MalformedRowError("completions_not_objects", repr(completions)[:80])
-    scored = [(score, item) for item in completions if (score := _score(item.get("overall_score"))) is not None]
+    scored = [(score, item) for item in completions if (score := finite_number(item.get("overall_score"))) is not None]
     if len(scored) < 2:
         raise MalformedRowError("fewer_than_two_scores", f"{len(scored)} of {len(completions)} completions")
     best_score, best = max(scored, key=lambda item: item[0])
     worst_score, worst = min(reversed(scored), key=lambda item: item[0])
-    aspects = [_score(item.get("fine-grained_score")) for item in (best, worst)]
+    aspects = [finite_number(item.get("fine-grained_score")) for item in (best, worst)]
     return make_row(
         value,
         prompt=prompt,
         chosen=read_response(best.get("response")),
         rejected=read_response(worst.get("response")),
-        margin=_strength(best_score - worst_score),
+        margin=strength(best_score - worst_score),
         signs=() if aspects[0] is None or aspects[1] is None else (aspects[0] - aspects[1],),
     )
 
@@ -117,43 +139,9 @@ def parse_comparison(value: Value) -> PreferenceRow:
     return parse_trl({"chosen": texts[0], "rejected": texts[1]})
 
 
-def _score(value: object) -> float | None:
-    """Return a finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _score_difference(value: Value) -> float | None:
-    """Score of the chosen side minus score of the rejected side; None if the row lacks one."""
-    for names in _SCORES_OF_SIDES:
-        chosen, rejected = (_score(value.get(name)) for name in names)
-        if chosen is not None and rejected is not None:
-            return chosen - rejected
-    return None
-
-
-def _strength(difference: float) -> float:
-    """Strength of a difference of scores from 1 to 10: one point is 1, two are 2, more is 3. No difference is a tie.
-
-    Example: 8.5 against 7 is 2.
-    """
-    return float(min(MAX_STRENGTH, math.ceil(abs(difference))))
-
-
-def _turns_or_text(value: object) -> object:
-    """The turns of a transcript; anything else as it is."""
-    turns = turns_of_text(value) if isinstance(value, str) else None
-    return value if turns is None else turns
-
-
 def _split_at_first_difference(chosen: object, rejected: object) -> tuple[object, object, object]:
     """Return the shared beginning of two conversations or texts, and the rest of each."""
-    left, right = _turns_or_text(chosen), _turns_or_text(rejected)
+    left, right = turns_or_text(chosen), turns_or_text(rejected)
     if isinstance(left, str) and isinstance(right, str):
         return _split_texts(left, right)
     if not isinstance(left, list) or not isinstance(right, list) or min(len(left), len(right)) < 2:
@@ -174,17 +162,3 @@ def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
     if not chosen[:length].strip():
         raise MalformedRowError("prompt_not_to_be_found", f"{chosen!r:.60} …")
     return chosen[:length].rstrip(), chosen[length:], rejected[length:]
-
-
-def _last_turn(value: object, prompt: Sequence[Turn]) -> str:
-    """Return the one assistant turn of a completion; a repeated prompt before it is cut off."""
-    if not isinstance(value, list):
-        return read_response(value)
-    turns: list[Any] = value
-    if len(turns) == len(prompt) + 1 and tuple(turns[:-1]) == tuple(prompt):
-        turns = turns[-1:]
-    if len(turns) != 1:
-        raise MalformedRowError("completion_not_one_turn", f"{len(turns)} turns")
-    if isinstance(turns[0], Mapping) and turns[0].get("content") is not None and turns[0].get("role") == "assistant":
-        return read_response(turns[0]["content"])
-    raise MalformedRowError("completion_not_one_turn", repr(turns[0])[:80])

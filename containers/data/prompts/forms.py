@@ -111,6 +111,21 @@ FORMS = (
 )
 
 
+# Every column that any form reads.
+KNOWN_COLUMNS = tuple(
+    dict.fromkeys(
+        (
+            *(name for form in FORMS for name in form.columns),
+            "input",
+            *ANSWER_COLUMNS,
+            *DIFFICULTY_COLUMNS,
+            "domain",
+            "language",
+        )
+    )
+)
+
+
 def form_of(rows: Iterable[Iterable[str]], *, file: str) -> PromptForm:
     """Return the form whose columns most of `rows` have; the first in `FORMS` if several are equal.
 
@@ -132,7 +147,8 @@ def form_of(rows: Iterable[Iterable[str]], *, file: str) -> PromptForm:
         raise UnknownSchemaError(
             file,
             f"has no column that is known to hold prompts. Columns found: {names_shown(found)}.",
-            f"Wanted one of: {wanted}. Rename the column, or convert the file.",
+            f"Wanted one of: {wanted}. Name the column in prompts.columns (our name: the file's name), or convert the "
+            f"file.",
         )
     best = max(hits.values())
     return next(form for form in FORMS if hits[form.name] == best)

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
+from containers.contracts.configs.row_reading import AS_FOUND, RowReading
 from containers.contracts.spec import StageInput
 from containers.data.filters.inputs import note_and_check, source_inputs
-from containers.data.formats.custom_reader import read_lines_with
 from containers.data.formats.errors import UnknownSchemaError
-from containers.data.formats.files import Line, data_files, read_lines, require_rows_among
+from containers.data.formats.files import Line, require_rows_among
 from containers.data.funnel import DroppedRow, Split
 from containers.data.prompts.forms import PromptForm, form_of
 from containers.data.prompts.rows import PromptRow
 from containers.data.reader import first_objects
 from containers.data.rows import MalformedRowError
-from containers.data.sources import SINGLE_SOURCE, Placed, Source
+from containers.data.sources import SINGLE_SOURCE, Placed, Source, lines_by_file
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError
 
@@ -41,7 +41,12 @@ def read_prompt_sources(context: StageContext, config: FilterPromptsConfig) -> l
     sources = []
     for one in source_inputs(context, config):
         source = read_prompt_source(
-            one.item, split=one.split, name=one.name, reader=one.reader, keep=config.keep_columns
+            one.item,
+            split=one.split,
+            name=one.name,
+            reader=one.reader,
+            reading=one.reading,
+            keep=config.keep_columns,
         )
         note_and_check(context, source, max_fraction=config.max_malformed_fraction)
         sources.append(source)
@@ -54,6 +59,7 @@ def read_prompt_source(
     split: Split,
     name: str = SINGLE_SOURCE,
     reader: Path | None = None,
+    reading: RowReading = AS_FOUND,
     keep: Sequence[str] = (),
 ) -> PromptSource:
     """Read every row of an input's files; arguments as in `containers.data.sources.read_source`.
@@ -66,8 +72,8 @@ def read_prompt_source(
             or the reader failed.
     """
     source = PromptSource(name=name, origin=item.origin or Path(item.path).name, split=split)
-    for file, lines in _lines_by_file(source, Path(item.path), reader):
-        for number, found in _read_lines(lines, file=file, keep=keep):
+    for file, lines in lines_by_file(item, split=split, reader=reader, reading=reading, section="prompts"):
+        for number, found in read_prompt_lines(lines, file=file, reading=reading, keep=keep):
             source.rows_read += 1
             if isinstance(found, MalformedRowError):
                 require_rows_among(source.rows_read, num_rows=len(source.rows), name=source.origin)
@@ -80,22 +86,29 @@ def read_prompt_source(
     return source
 
 
-def rows_of_prompt_lines(lines: Iterator[Line], *, file: str) -> Iterator[PromptRow]:
+def rows_of_prompt_lines(lines: Iterator[Line], *, file: str, reading: RowReading = AS_FOUND) -> Iterator[PromptRow]:
     """Yield the well-formed rows of lines.
 
     Raises:
-        BadDataError: the form is unknown; the message names `file`.
+        BadDataError: the form is unknown, or a column is missing; the message names `file`.
     """
-    for _, found in _read_lines(lines, file=file):
+    for _, found in read_prompt_lines(lines, file=file, reading=reading):
         if isinstance(found, PromptRow):
             yield found
 
 
-def _read_lines(
-    lines: Iterator[Line], *, file: str, keep: Sequence[str] = ()
+def read_prompt_lines(
+    lines: Iterator[Line], *, file: str, reading: RowReading = AS_FOUND, keep: Sequence[str] = ()
 ) -> Iterator[tuple[int, PromptRow | MalformedRowError]]:
-    """Yield the number of each line, and its row or its fault; most of the first lines decide the form."""
-    objects, lines = first_objects(lines)
+    """Yield the number of each line, and its row or its fault; most of the first lines decide the form.
+
+    Args:
+        keep: further columns that every row must have.
+
+    Raises:
+        BadDataError: the form is unknown, or a column is missing; the message names `file`.
+    """
+    objects, lines = first_objects(lines, file=file, reading=reading)
     form = _detect_form(objects, file=file) if objects else None
     for line in lines:
         try:
@@ -114,16 +127,6 @@ def _detect_form(objects: Sequence[dict[str, object]], *, file: str) -> PromptFo
         return form_of(objects, file=file)
     except UnknownSchemaError as error:
         raise BadDataError(str(error)) from error
-
-
-def _lines_by_file(source: PromptSource, root: Path, reader: Path | None) -> Iterator[tuple[str, Iterator[Line]]]:
-    """Yield the lines of each file, with the file's name for messages."""
-    name = Path(source.origin).name
-    if reader is not None:
-        yield name, read_lines_with(reader, root, name=source.origin, key="prompts.reader")
-        return
-    for path in data_files(root):
-        yield path.relative_to(root).as_posix() if root.is_dir() else name, read_lines(path)
 
 
 def _read(line: Line, form: PromptForm | None, *, keep: Sequence[str]) -> PromptRow:

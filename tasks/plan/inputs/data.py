@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ValidationParts
+from containers.contracts.configs.row_reading import RowReading
 from containers.contracts.funnel import Funnel
 from containers.contracts.names import FUNNEL_FILE
 from containers.data.formats import files
@@ -85,7 +86,7 @@ def _prompt_counts(
     if funnel is not None:
         return Count(funnel.policy_train_prompts, "exact"), Count(funnel.policy_eval_prompts, "exact")
     filters = config.filter_prompts
-    rows = _files_rows(local_files(source))
+    rows = _files_rows(tuple(local_files(source)))
     if rows is None:
         return None, None
     if filters.max_rows is not None:
@@ -159,25 +160,27 @@ def _parts(held_out: Count | None, parts: ValidationParts) -> tuple[Count | None
     return test if "tune" in together else held_out.share(shares["tune"]), test
 
 
-def local_files(source: DatasetSource) -> tuple[Path, ...]:
-    """The data files of the training rows on this disk, fetched ones too; empty if a part is not here.
+def local_files(source: DatasetSource) -> dict[Path, RowReading]:
+    """The data files of the training rows on this disk, fetched ones too, each with how its rows are read.
 
-    Rows of a custom reader are in no file.
+    Empty if a part is not here. Rows of a custom reader are in no file.
     """
-    together: list[Path] = []
+    together: dict[Path, RowReading] = {}
     for _, part in source.parts:
         place = None if part.reader is not None else _local_place(part)
         found = [] if place is None else data_files(place)
         if not found:
-            return ()
-        together += found
-    return tuple(together)
+            return {}
+        together |= dict.fromkeys(found, part.reading)
+    return together
 
 
 def _local_place(source: RowSource) -> Path | None:
-    """Path of the training rows on this disk; None if they are not here, or a pattern was fetched."""
+    """Path of the training rows on this disk; None if they are not here, or a pattern or split was fetched."""
     if source.hub_id is None:
         return Path(source.train)
+    if source.split is not None:
+        return None
     return cached_file("dataset", source.hub_id, source.train, revision=source.revision)
 
 
@@ -194,8 +197,10 @@ def _source_rows(source: DatasetSource, filters: FilterDatasetConfig) -> tuple[C
         return _mixture_rows(source)
     if source.reader is not None:
         return None, None, f"{source.train}: rows are known once {source.reader} has read it"
+    if source.reading.makes_more_pairs:
+        return None, None, f"{source.hub_id or source.train}: pairs are known once the rankings are read"
     if source.hub_id is not None:
-        if source.hub_id.lower() != _HELPSTEER3:
+        if source.hub_id.lower() != _HELPSTEER3 or source.reading.train_rows or source.reading.validation_rows:
             place = _local_place(source)
             if place is not None:
                 return count_rows(place), None, f"{source.hub_id}, fetched: rows counted before any filter"
@@ -212,7 +217,7 @@ def _source_rows(source: DatasetSource, filters: FilterDatasetConfig) -> tuple[C
 def _mixture_rows(source: DatasetSource) -> tuple[Count | None, Count | None, str]:
     """The rows of all sources together: weights and filters only remove some."""
     name = " + ".join(part.name for part in source.mixture)
-    if any(part.hub_id is not None or part.reader is not None for part in source.mixture):
+    if any(part.hub_id or part.reader or part.reading.makes_more_pairs for part in source.mixture):
         return None, None, f"{name}: rows are known once all is here and read"
     train = [count_rows(Path(part.train)) for part in source.mixture]
     validation = [count_rows(Path(part.validation)) for part in source.mixture if part.validation is not None]

@@ -175,10 +175,12 @@ def read_lengths(
         num_rows: int | None = kept.value
         found = list(sample_pairs(files, num_rows=num_rows))
     else:
-        files, source = local_files(config.dataset), "rows, before any filter but max_characters,"
+        readings = local_files(config.dataset)
+        files, source = tuple(readings), "rows, before any filter but max_characters,"
         num_rows = data.rows.value if data.rows is not None else None
         longest = config.filter_dataset.max_characters
-        found = [pair for pair in sample_pairs(files, num_rows=num_rows) if pair.num_characters <= longest]
+        sampled = sample_pairs(files, num_rows=num_rows, readings=readings)
+        found = [pair for pair in sampled if pair.num_characters <= longest]
     is_all = are_all_taken(files, num_rows=num_rows)
     return _lengths(found, is_all, config, artifacts, vocabulary_size, num_rows=num_rows, source=source)
 
@@ -189,10 +191,11 @@ def read_prompt_lengths(
     """Lengths of the prompts of a prompt set, as `read_lengths`; None without a prompt set."""
     if config.prompts is None:
         return None
-    files = local_files(config.prompts)
+    readings = local_files(config.prompts)
+    files = tuple(readings)
     counted = [count_rows(file) for file in files]
     num_rows = sum(count.value for count in counted if count is not None) if all(counted) else None
-    found = list(sample_prompts(files, config.filter_prompts, num_rows=num_rows))
+    found = list(sample_prompts(files, config.filter_prompts, num_rows=num_rows, readings=readings))
     is_all = are_all_taken(files, num_rows=num_rows)
     source = "prompts, before any filter,"
     return _lengths(found, is_all, config, artifacts, vocabulary_size, num_rows=num_rows, source=source)

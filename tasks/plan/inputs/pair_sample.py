@@ -4,12 +4,14 @@ Pairs are read as the stage reads them. Unusable rows and unreadable files are l
 wrong with them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
+from types import MappingProxyType
 
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
+from containers.contracts.configs.row_reading import AS_FOUND, RowReading
 from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import Line, ReadLimit, some_lines
 from containers.data.prompts.reading import rows_of_prompt_lines
@@ -40,7 +42,9 @@ class PairTexts:
         return len(self.prompt) + max(len(self.chosen), len(self.rejected))
 
 
-def sample_pairs(files: Sequence[Path], *, num_rows: int | None) -> Iterator[PairTexts]:
+def sample_pairs(
+    files: Sequence[Path], *, num_rows: int | None, readings: Mapping[Path, RowReading] = MappingProxyType({})
+) -> Iterator[PairTexts]:
     """About SAMPLE_ROWS of the pairs of jsonl, jsonl.gz and parquet files; all of them where there are no more.
 
     Only the first 256 MiB are read, and lines between those of the sample are not parsed, so that a plan takes seconds
@@ -48,23 +52,34 @@ def sample_pairs(files: Sequence[Path], *, num_rows: int | None) -> Iterator[Pai
 
     Args:
         num_rows: of all files together; None: not counted, so the first ones are taken.
+        readings: how to read a file whose columns have other names.
     """
-    return islice(_sampled(files, num_rows=num_rows, texts_of=_pairs), 2 * SAMPLE_ROWS)
+    return islice(_sampled(files, readings, num_rows=num_rows, texts_of=_pairs), 2 * SAMPLE_ROWS)
 
 
-def sample_prompts(files: Sequence[Path], config: FilterPromptsConfig, *, num_rows: int | None) -> Iterator[PairTexts]:
+def sample_prompts(
+    files: Sequence[Path],
+    config: FilterPromptsConfig,
+    *,
+    num_rows: int | None,
+    readings: Mapping[Path, RowReading] = MappingProxyType({}),
+) -> Iterator[PairTexts]:
     """As `sample_pairs`, for a prompt set: prompts as the policy gets them, without completions."""
 
-    def texts_of(lines: Iterator[Line], file: Path) -> Iterator[PairTexts]:
-        for row in rows_of_prompt_lines(lines, file=file.name):
+    def texts_of(lines: Iterator[Line], file: str, reading: RowReading) -> Iterator[PairTexts]:
+        for row in rows_of_prompt_lines(lines, file=file, reading=reading):
             asked = as_asked(row, config)
             yield PairTexts("\n".join(turn["content"] for turn in asked.prompt), "", "", len(asked.prompt))
 
-    return islice(_sampled(files, num_rows=num_rows, texts_of=texts_of), 2 * SAMPLE_ROWS)
+    return islice(_sampled(files, readings, num_rows=num_rows, texts_of=texts_of), 2 * SAMPLE_ROWS)
 
 
 def _sampled(
-    files: Sequence[Path], *, num_rows: int | None, texts_of: Callable[[Iterator[Line], Path], Iterator[PairTexts]]
+    files: Sequence[Path],
+    readings: Mapping[Path, RowReading],
+    *,
+    num_rows: int | None,
+    texts_of: Callable[[Iterator[Line], str, RowReading], Iterator[PairTexts]],
 ) -> Iterator[PairTexts]:
     every = 1 if num_rows is None else max(1, int(num_rows * _share_read(files)) // SAMPLE_ROWS)
     limit = ReadLimit(_MAX_READ_BYTES)
@@ -73,13 +88,14 @@ def _sampled(
         if limit.bytes_left <= 0:
             return
         try:
-            yield from texts_of(_lines(file, limit=limit, wanted=wanted), file)
+            texts = texts_of(_lines(file, limit=limit, wanted=wanted), file.name, readings.get(file, AS_FOUND))
+            yield from texts
         except (BadDataError, OSError):
             return
 
 
-def _pairs(lines: Iterator[Line], file: Path) -> Iterator[PairTexts]:
-    for read in rows_of_lines(lines, file=file.name):
+def _pairs(lines: Iterator[Line], file: str, reading: RowReading) -> Iterator[PairTexts]:
+    for read in rows_of_lines(lines, file=file, reading=reading):
         if read.row is not None:
             yield _texts(read.row.pair)
 

@@ -148,3 +148,21 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b'{"prompt": "q", "response": "x"}\n' * 1000)[:-20])
     with pytest.raises(BadDataError, match="is a damaged gzip file after line"):
         list(read_rows_to_score(path))
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "responses"),
+    [
+        ({"prompt": "A?", "responses": ["x", "y", "z"], "ranks": [2, 1, 3]}, RowKind.RESPONSES, ("x", "y", "z")),
+        ({"prompt": "A?", "completions": ["x", "y"], "scores": [0.5, 1]}, RowKind.RESPONSES, ("x", "y")),
+        ({"prompt": "A?", "completion": "x", "label": True}, RowKind.RESPONSE, ("x",)),
+        ({"question": "A?", "chosen": "x", "rejected": "y"}, RowKind.PAIR, ("x", "y")),
+    ],
+)
+def test_ranks_and_labels_beside_answers_hide_no_answer(
+    tmp_path: Path, row: dict[str, Any], kind: RowKind, responses: tuple[str, ...]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    (found,) = read_rows_to_score(path)
+    assert (found.kind, found.responses, found.reason) == (kind, responses, "")

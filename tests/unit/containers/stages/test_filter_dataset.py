@@ -210,3 +210,16 @@ def test_figures_and_progress_are_reported(tmp_path: Path, hundred: Path) -> Non
     events = [json.loads(line) for line in (done.context.work / "events.jsonl").read_text().splitlines()]
     assert {event["type"] for event in events} == {"note", "progress"}
     assert any("100 rows read, 0 dropped" in event.get("text", "") for event in events)
+
+
+def test_other_column_names_and_all_pairs_of_rankings_come_from_the_configuration(tmp_path: Path) -> None:
+    answers = [GOOD, f"{GOOD} It is also cheap to make, and quick.", BAD]
+    rows = [
+        {"frage": f"What should I cook for {number} guests this evening?", "answers": answers, "ranks": [2, 1, 3]}
+        for number in range(40)
+    ]
+    path = write(tmp_path / "rows.jsonl", rows)
+    reading = {"columns": {"prompt": "frage"}, "ranking_pairs": "all"}
+    done = Run(tmp_path, {"train_data": path}, reading=reading, near_duplicates="off", similar_prompts="off")
+    assert done.funnel.rows_read == 120
+    assert done.funnel.train_pairs + done.funnel.validation_pairs + done.funnel.pairs_set_aside_for_policy == 120

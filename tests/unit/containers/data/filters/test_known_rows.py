@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from containers.data.filters.inputs import check_readers
+from containers.data.filters.known_rows import check_readers
 from containers.data.formats.columns import SCHEMAS
 from containers.data.rows import PreferenceRow, Value
 

@@ -42,7 +42,7 @@ def parse(value: Mapping[str, Any]) -> PreferenceRow:
 
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_a_schema_that_the_check_knows_has_a_reader_that_wants_just_its_columns(schema: PreferenceSchema) -> None:
-    empty = dict.fromkeys(schema.columns)
+    empty = dict.fromkeys(schema.example)
     found = detect_schema([empty], file="rows.jsonl")
     assert found is schema
     with pytest.raises(MalformedRowError) as caught:
@@ -150,13 +150,11 @@ def test_a_damaged_line_of_comparisons_spoils_its_own_pair_only_and_blank_lines_
     ]
 
 
-FIELDS = sorted({name for schema in SCHEMAS for name in (*schema.columns, *schema.optional)})
+FIELDS = sorted({name for schema in SCHEMAS for name in schema.known})
+_KEYS = ["role", "content", "from", "value", "response", "answer", "rank", "overall_score"]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["role", "content", "response", "overall_score"]), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=3),
     max_leaves=6,
 )
 
@@ -165,10 +163,11 @@ VALUES = st.recursive(
 def test_whatever_stands_in_a_row_is_a_pair_or_has_a_reason(
     schema: PreferenceSchema, more: dict[str, Any], data: st.DataObject
 ) -> None:
-    row = {**more, **{name: data.draw(VALUES) for name in schema.columns}}
+    row = {**more, **{name: data.draw(VALUES) for name in schema.example}}
     try:
-        read = schema.parse(row)
+        pairs = schema.split(row, data.draw(st.sampled_from(["adjacent", "all"]))) if schema.split else [row]
+        read = [schema.parse(pair) for pair in (row, *pairs)]
     except MalformedRowError as error:
         assert error.reason
     else:
-        assert read.pair.prompt
+        assert all(one.pair.prompt for one in read)

@@ -20,8 +20,8 @@ from containers.data.formats.errors import UnknownSchemaError
 def test_the_columns_of_a_schema_are_enough_and_more_do_no_harm_unless_it_stands_alone(
     schema: PreferenceSchema,
 ) -> None:
-    assert schema_of([schema.columns], file="x") is schema
-    with_more = (*schema.columns, *schema.optional, "domain", "language", "more")
+    assert schema_of([schema.example], file="x") is schema
+    with_more = (*schema.example, *schema.optional, "domain", "language", "more")
     if schema.stands_alone:
         with pytest.raises(UnknownSchemaError):
             schema_of([with_more], file="x")
@@ -30,10 +30,37 @@ def test_the_columns_of_a_schema_are_enough_and_more_do_no_harm_unless_it_stands
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
-def test_one_missing_column_is_no_schema(schema: PreferenceSchema) -> None:
-    for missing in schema.columns:
-        with pytest.raises(UnknownSchemaError):
-            schema_of([[name for name in schema.columns if name != missing]], file="x")
+def test_one_missing_column_is_no_such_schema(schema: PreferenceSchema) -> None:
+    for missing in schema.example:
+        rest = [name for name in schema.example if name != missing]
+        if TRL.fits(rest) and schema is not TRL:
+            assert schema_of([rest], file="x") is TRL
+        else:
+            with pytest.raises(UnknownSchemaError):
+                schema_of([rest], file="x")
+
+
+@pytest.mark.parametrize(
+    ("names", "nearest"),
+    [
+        (["prompt", "completion"], "Nearest: unpaired (KTO); its `label` is missing."),
+        (["question", "chosen"], "Nearest: Orca DPO; its `rejected` is missing."),
+        (["prompt", "responses", "ranking"], "Nearest: ranking; its `ranks` or `scores` or `ratings` is missing."),
+        (["conversation_a", "model_a", "model_b"],
+         "Nearest: arena conversations; its `conversation_b` and `winner` are missing."),
+        (["text", "source"], "Nearest: NeMo-Aligner comparisons, which has no `source`."),
+    ],
+)  # fmt: skip
+def test_an_unknown_form_is_refused_with_the_nearest_one(names: list[str], nearest: str) -> None:
+    with pytest.raises(UnknownSchemaError) as caught:
+        schema_of([names], file="x")
+    assert caught.value.advice.startswith(nearest)
+
+
+def test_no_form_is_called_near_where_no_column_is_shared() -> None:
+    with pytest.raises(UnknownSchemaError) as caught:
+        schema_of([["a", "b"]], file="x")
+    assert "Nearest" not in caught.value.advice
 
 
 def test_most_rows_decide_and_the_first_schema_wins_a_draw() -> None:

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.config.sources import DatasetSource
 from tasks.plan.inputs import pair_sample
+from tasks.plan.inputs.data import local_files
 from tasks.plan.inputs.pair_sample import SAMPLE_ROWS, PairTexts, are_all_taken, sample_pairs
 
 
@@ -150,3 +152,13 @@ def test_a_parquet_bomb_is_no_sample_and_a_row_over_the_limit_is_left_out(tmp_pa
         found = [len(pair.chosen) for pair in sample_pairs([tmp_path / f"{name}.parquet"], num_rows=500)]
         assert len(found) <= most
         assert set(found) <= {length}
+
+
+def test_columns_of_other_names_are_read_where_the_source_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"frage": "Why?", "good": "So.", "bad": "No."}) + "\n")
+    columns = {"prompt": "frage", "chosen": "good", "rejected": "bad"}
+    dataset = DatasetSource.model_validate({"train": str(path), "columns": columns})
+    readings = local_files(dataset)
+    assert list(sample_pairs(tuple(readings), num_rows=1, readings=readings)) == [PairTexts("Why?", "So.", "No.", 1)]
+    assert list(sample_pairs([path], num_rows=1)) == []
