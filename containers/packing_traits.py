@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 
 _PLAIN_LAYERS = {"full_attention", "sliding_attention"}
 
@@ -73,9 +74,15 @@ def why_pairs_are_padded(config: TrainRewardModelConfig, traits: PackingTraits, 
     return traits.attention_hindrance(longest=longest)
 
 
-def why_completions_are_padded(config: TrainPolicyConfig, traits: PackingTraits) -> str:
-    """Why the policy's completions are computed as padded rows, as a clause; empty where they are packed."""
+def why_completions_are_padded(config: TrainPolicyConfig | TrainSftConfig, traits: PackingTraits) -> str:
+    """Why completions are computed as padded rows, as a clause; empty where they are packed."""
     if not config.pack:
         return "pack is false"
-    longest = config.max_prompt_length + config.max_completion_length
-    return traits.head_hindrance() or traits.attention_hindrance(longest=longest)
+    return traits.head_hindrance() or traits.attention_hindrance(longest=longest_conversation(config))
+
+
+def longest_conversation(config: TrainPolicyConfig | TrainSftConfig) -> int:
+    """Maximum tokens of a prompt with its completion."""
+    if isinstance(config, TrainPolicyConfig):
+        return config.max_prompt_length + config.max_completion_length
+    return config.max_length

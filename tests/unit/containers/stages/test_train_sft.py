@@ -20,7 +20,7 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, DivergedError
 from containers.models.loading import load_tokenizer
 from containers.stages import train_sft
-from containers.stages.train_sft import tokenised_completions
+from containers.training.completion_tokens import tokenised_completions
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.factories.tiny_policy import save_causal_model, tiny_tokenizer
 

@@ -1,0 +1,50 @@
+"""The objectives of an offline step: the likelihood of completions, and the losses on pairs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from containers.algorithms.offline_step import StepTotals
+from containers.contracts.configs.preference_losses import PreferenceLoss
+from containers.losses.likelihood import negative_log_likelihood
+from containers.losses.preferences import OBJECTIVES, Pairs, figures, likelihood
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Supervised fine-tuning: one completion an example, and each token of the step weighs the same."""
+
+    num_completions: int = 1
+
+    def loss(
+        self, logps: Tensor, reference: Tensor, lengths: Tensor, totals: StepTotals
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the completions' share in the mean loss of a token."""
+        return negative_log_likelihood(logps, num_tokens=sum(totals.tokens)), {}
+
+
+@dataclass(frozen=True)
+class Preference:
+    """A loss on pairs, as the mean over the step's pairs, and sft_weight × the mean loss of a chosen token."""
+
+    parts: PreferenceLoss
+    num_completions: int = 2
+
+    def loss(
+        self, logps: Tensor, reference: Tensor, lengths: Tensor, totals: StepTotals
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the pairs' share in the step's loss, and their figures."""
+        pairs = Pairs(
+            chosen=logps[:, 0],
+            rejected=logps[:, 1],
+            reference_chosen=reference[:, 0],
+            reference_rejected=reference[:, 1],
+            chosen_tokens=lengths[:, 0],
+            rejected_tokens=lengths[:, 1],
+            kl_baseline=totals.kl_baseline,
+        )
+        loss = OBJECTIVES[self.parts.objective](pairs, self.parts).sum() / totals.num_examples
+        if self.parts.sft_weight:
+            loss = loss + likelihood(pairs, self.parts, chosen_tokens=totals.tokens[0])
+        return loss, figures(pairs, self.parts)
