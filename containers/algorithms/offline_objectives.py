@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from containers.algorithms.offline_step import StepTotals
@@ -35,6 +36,8 @@ class Preference:
         self, logps: Tensor, reference: Tensor, lengths: Tensor, totals: StepTotals
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the pairs' share in the step's loss, and their figures."""
+        if not self.parts.has_reference:
+            reference = torch.zeros_like(logps)
         pairs = Pairs(
             chosen=logps[:, 0],
             rejected=logps[:, 1],

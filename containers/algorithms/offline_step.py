@@ -38,6 +38,10 @@ class Example:
     reference: tuple[float, ...] = ()
     mismatched_reference: tuple[float, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("An example needs a prompt: nothing would predict the first token of its completions.")
+
     @property
     def num_tokens(self) -> int:
         """Tokens of the prompt and of its completions."""
