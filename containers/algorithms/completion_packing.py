@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.models.trial import evaluating, trial
 from containers.packing import scoring as packed_scoring
 from containers.packing.attention import NAME, packed
 from containers.packing.logps import completion_packs, packed_logps, row_logps
-from containers.packing_traits import longest_conversation, packing_traits, why_completions_are_padded
+from containers.packing_traits import CompletionConfig, longest_conversation, packing_traits, why_completions_are_padded
 from containers.scoring.scorer import allowed_difference, num_layers_of
 from containers.token_budgets import CPU_PACK_TOKENS
 
@@ -22,7 +20,9 @@ _ASKED_LENGTHS = (7, 4)
 
 
 def why_padded(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: TrainPolicyConfig | TrainSftConfig
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    config: CompletionConfig,
 ) -> str:
     """Return why completions of these prompts cannot be packed for this causal model, as a clause; empty if they can.
 

@@ -7,18 +7,23 @@ from transformers import PreTrainedModel
 
 from containers.algorithms.completion_packing import why_padded
 from containers.algorithms.offline_step import Example
-from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.hardware import BatchPlan
 from containers.harness.context import StageContext
 from containers.packing.choice import cannot_pack
 from containers.packing.kernel import kernel_text
 from containers.packing.logps import Cut, completion_packs
 from containers.packing.padded import padded_rows_of
+from containers.packing_traits import CompletionConfig, longest_conversation
 from containers.token_budgets import example_pack_tokens
 
 
 def plan_offline_packing(
-    context: StageContext, config: TrainSftConfig, model: PreTrainedModel, examples: Sequence[Example], *, what: str
+    context: StageContext,
+    config: CompletionConfig,
+    model: PreTrainedModel,
+    examples: Sequence[Example],
+    *,
+    what: str,
 ) -> Cut:
     """Return what cuts the examples into packs, if the model supports them; else into padded rows, and note why.
 
@@ -31,7 +36,7 @@ def plan_offline_packing(
     if not config.pack or cannot_pack(context, what, reason=reason):
         return partial(padded_rows_of, at_a_time=width * batch.per_device_batch_size)
     tokens = config.pack_tokens or example_pack_tokens(
-        width * config.max_length,
+        width * longest_conversation(config),
         per_device_batch_size=batch.per_device_batch_size,
         on_gpu=context.spec.profile.num_gpus > 0,
     )

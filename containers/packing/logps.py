@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from peft import PeftModel
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 from trl.kernels import ChunkedLogProbFunction
 
@@ -124,6 +125,10 @@ def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: f
     backbone: Any = model.base_model
     hidden: Tensor = backbone(**pack.given(device)).last_hidden_state
     head: Any = model.get_output_embeddings()
+    if isinstance(head, FSDPModule):
+        # FSDP gathers a layer before its forward, and this uses the head's weight without one. The backward's end, or
+        # the next save, divides it again.
+        head.unshard()
     predicting, bias = hidden[0, pack.places.to(device)], getattr(head, "bias", None)
     if bias is None and _is_frozen_on_cpu(head.weight):
         apply: Any = FrozenHeadLogps.apply
