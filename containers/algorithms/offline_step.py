@@ -151,9 +151,10 @@ class OfflineStep:
         packs, num_own = self._packs(examples, mismatched=True)
         found: list[float] = []
         references = [value for example in examples for value in example.mismatched_reference]
+        policy = self.accelerator.unwrap_model(model)
         with self._computing(model, packs), self.accelerator.autocast():
             for place, pack in enumerate(packs):
-                logps = model(pack=pack)[0]
+                logps = policy(pack=pack)[0]
                 if place < num_own:
                     sums = (part.double().sum() for part in pack.by_completion(logps))
                     found += [float(own) - references[row] for row, own in zip(pack.rows, sums, strict=True)]
@@ -180,7 +181,10 @@ class OfflineStep:
         width, device = self.objective.num_completions, logps.device
         found = torch.stack([part.double().sum() for part in pack.by_completion(logps)])
         order = torch.tensor(pack.rows).argsort()
-        places = [pack.rows[place] // width for place in order[::width]]
+        rows = [pack.rows[place] for place in order.tolist()]
+        places = [row // width for row in rows[::width]]
+        if rows != [place * width + side for place in places for side in range(width)]:
+            raise AssertionError("The completions of an example are in several packs.")
         lengths = torch.tensor(pack.lengths)[order].view(-1, width)
         reference = torch.tensor(
             [examples[place].reference or (0.0,) * width for place in places], dtype=found.dtype, device=device

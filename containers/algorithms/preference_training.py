@@ -7,10 +7,10 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 from trl.trainer.utils import disable_dropout_in_model
 
-from containers.algorithms.offline_objectives import Preference
 from containers.algorithms.offline_step import Example
 from containers.algorithms.offline_trainer import OfflineTrainer
 from containers.algorithms.offline_training import OfflineTraining
+from containers.algorithms.preference_objective import Preference
 from containers.algorithms.reference_logps import reference_of
 from containers.contracts.configs.preference_losses import contradictions
 from containers.contracts.configs.train_dpo import TrainDpoConfig

@@ -7,6 +7,8 @@ training; it takes no memory afterwards. What was computed is kept beside the ch
 
 import hashlib
 import json
+import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -24,18 +26,25 @@ from transformers import PreTrainedModel
 from containers.algorithms.offline_step import Example
 from containers.distributed.ranks import any_rank, is_first_rank, spread_over_ranks
 from containers.harness.context import StageContext
+from containers.harness.recorder import Recorder
 from containers.models.trial import evaluating
 from containers.packing.attention import packed
 from containers.packing.logps import CompletionPack, Cut, causal_of
 
 REFERENCE_FILE = "reference_logps.safetensors"
 _FORMAT = 1
+_PROGRESS_INTERVAL_S = 1.0
 
 Values = list[tuple[float, ...]]
 
 
 def computed_reference(
-    model: PreTrainedModel | PeftModel, examples: Sequence[Example], *, cut: Cut, dtype: torch.dtype
+    model: PreTrainedModel | PeftModel,
+    examples: Sequence[Example],
+    *,
+    cut: Cut,
+    dtype: torch.dtype,
+    recorder: Recorder | None = None,
 ) -> Values:
     """Return for each example the log-probabilities of its completions, then of its mismatched ones, each a sum.
 
@@ -43,6 +52,7 @@ def computed_reference(
         model: the policy before training, not wrapped yet, after `add_logps`; adapters are left out.
         cut: as in training.
         dtype: that in which training computes.
+        recorder: is told of the progress, at most once a second.
     """
     rows = [(example.prompt, ids) for example in examples for ids in (*example.completions, *example.mismatched)]
     packs = cut([prompt for prompt, _ in rows], [ids for _, ids in rows]) if rows else []
@@ -50,8 +60,13 @@ def computed_reference(
     is_packed = any(isinstance(pack, CompletionPack) for pack in packs)
     autocast = torch.autocast(causal.device.type, dtype=dtype) if dtype != torch.float32 else nullcontext()
     without_adapters = model.disable_adapter() if isinstance(model, PeftModel) else nullcontext()
+    done, told_at_s = 0, -math.inf
     with evaluating(model), without_adapters, autocast, packed(causal) if is_packed else nullcontext():
         for pack in packs:
+            if recorder is not None and time.monotonic() - told_at_s >= _PROGRESS_INTERVAL_S:
+                told_at_s = time.monotonic()
+                recorder.progress(done, len(rows), unit="completions", text="log-probabilities under the reference")
+            done += len(pack.rows)
             logps = model(pack=pack)[0]
             for row, own in zip(pack.rows, pack.by_completion(logps), strict=True):
                 sums[row] = float(own.double().sum())
@@ -87,7 +102,9 @@ def reference_of(
     path = context.checkpoints / REFERENCE_FILE
     kept = _read(path, key=key, num_splits=len(splits))
     if any_rank(kept is None):
-        work: Callable[[list[Example]], Values] = partial(computed_reference, model, cut=cut, dtype=dtype)
+        work: Callable[[list[Example]], Values] = partial(
+            computed_reference, model, cut=cut, dtype=dtype, recorder=context.recorder
+        )
         kept = [spread_over_ranks(split, work) for split in splits]
         if is_first_rank():
             _keep(path, kept, key=key)

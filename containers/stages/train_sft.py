@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from containers.algorithms.offline_objectives import Likelihood
+from containers.algorithms.likelihood_objective import Likelihood
 from containers.algorithms.offline_step import Example
 from containers.algorithms.offline_trainer import OfflineTrainer
 from containers.algorithms.offline_training import OfflineTraining

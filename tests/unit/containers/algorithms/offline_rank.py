@@ -14,8 +14,8 @@ import torch
 from accelerate import Accelerator
 from torch import distributed
 
-from containers.algorithms.offline_objectives import Preference
 from containers.algorithms.offline_step import OfflineStep
+from containers.algorithms.preference_objective import Preference
 from containers.algorithms.reference_logps import computed_reference, with_reference
 from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES
 from containers.distributed.ranks import of_all_ranks

@@ -5,10 +5,11 @@ pairs. The rule for denominators, which the cuts check: they count examples and 
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,12 +23,14 @@ from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, SFTConfig, SFTTrai
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
-from containers.algorithms.offline_objectives import Likelihood, Preference
+from containers.algorithms.likelihood_objective import Likelihood
 from containers.algorithms.offline_step import Example, Objective, OfflineStep
+from containers.algorithms.preference_objective import Preference
 from containers.algorithms.reference_logps import computed_reference, with_reference
 from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES, PreferenceLoss
 from containers.packing.logps import add_logps, causal_of, completion_packs
 from containers.packing.padded import padded_rows_of
+from tests.unit.factories.pretended_gpu import GPU, move_to_gpu, pretended_gpu
 from tests.unit.factories.tiny_policy import save_causal_model
 
 pytestmark = [pytest.mark.stages, pytest.mark.filterwarnings("ignore")]
@@ -382,6 +385,26 @@ def test_ranks_exchange_gradients_with_the_last_pack_or_with_each_if_they_divide
         step.update(model, rows)
         assert len(seen) == 5
         assert seen == ([True] * 5 if divides else [False] * 4 + [True])
+
+
+@pytest.mark.parametrize("cut", ["2 packs", "padded rows"])
+def test_on_a_gpu_no_tensor_of_the_step_stays_on_the_cpu(
+    start: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    """The GPU is a pretended one, which refuses what mixes devices; its backward knows no change of types."""
+    rows, objective = examples(2), Preference(PREFERENCE_LOSSES["kto"].model_copy(update={"sft_weight": 0.5}))
+    expected, _gradient, figures = ours(start, objective, rows, cut=cuts(2)[cut])
+    model = policy_of(start).eval()
+    add_logps(causal_of(model), temperature=1.0)
+    accelerator: Any = SimpleNamespace(
+        device=GPU, num_processes=1, autocast=nullcontext, unwrap_model=lambda given: given
+    )
+    with pretended_gpu(monkeypatch):
+        move_to_gpu(model)
+        reference = computed_reference(model, rows, cut=cuts(2)[cut], dtype=torch.float32)
+        step = OfflineStep(accelerator=accelerator, objective=objective, cut=cuts(2)[cut])
+        found = step.measure(model, with_reference(rows, reference))
+    assert found == pytest.approx({"loss": expected, **figures}, rel=1e-4)
 
 
 def test_an_example_without_a_prompt_is_an_error() -> None:

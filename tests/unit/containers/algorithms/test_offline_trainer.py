@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, TrainingArguments
 
-from containers.algorithms.offline_objectives import Likelihood
+from containers.algorithms.likelihood_objective import Likelihood
 from containers.algorithms.offline_step import Example, OfflineStep
 from containers.algorithms.offline_trainer import FamilyOrder, OfflineTrainer
 from containers.packing.logps import add_logps, completion_packs
@@ -85,6 +85,24 @@ def test_both_completions_of_a_prompt_are_one_tree_in_each_step(start: Path, tmp
     assert computed == [2 * (40 + 2 * 2)] * 4
     lines = [entry for entry in trainer.state.log_history if "num_tokens" in entry]
     assert [entry["num_tokens"] for entry in lines] == [168, 336, 504, 672]
+
+
+def test_each_epoch_of_a_training_has_another_order(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = siblings()
+    seen: list[int] = []
+    trainer, update = trainer_of(start, tmp_path, examples, max_steps=8, batch=4), OfflineStep.update
+
+    def noted(self: OfflineStep, model: Any, given: Sequence[Example]) -> Any:
+        seen.extend(examples.index(example) for example in given)
+        return update(self, model, given)
+
+    monkeypatch.setattr(OfflineStep, "update", noted)
+    trainer.train()
+    epochs = [seen[:16], seen[16:]]
+    assert [sorted(places) for places in epochs] == [list(range(16))] * 2
+    assert epochs[0] != epochs[1]
 
 
 def test_a_resume_in_the_second_epoch_sees_the_examples_of_one_run(start: Path, tmp_path: Path) -> None:

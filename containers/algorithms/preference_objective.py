@@ -1,4 +1,4 @@
-"""The objectives of an offline step: the likelihood of completions, and the losses on pairs."""
+"""The objective of a training on pairs in an offline step: one of the DPO family."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,21 +8,7 @@ from torch import Tensor
 
 from containers.algorithms.offline_step import StepTotals
 from containers.contracts.configs.preference_losses import PreferenceLoss
-from containers.losses.likelihood import negative_log_likelihood
 from containers.losses.preferences import OBJECTIVES, Pairs, figures, likelihood
-
-
-@dataclass(frozen=True)
-class Likelihood:
-    """Supervised fine-tuning: one completion an example, and each token of the step weighs the same."""
-
-    num_completions: int = 1
-
-    def loss(
-        self, logps: Tensor, reference: Tensor, lengths: Tensor, totals: StepTotals
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the completions' share in the mean loss of a token."""
-        return negative_log_likelihood(logps, num_tokens=sum(totals.tokens)), {}
 
 
 @dataclass(frozen=True)
