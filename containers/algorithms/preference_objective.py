@@ -21,7 +21,7 @@ class Preference:
     def loss(
         self, logps: Tensor, reference: Tensor, lengths: Tensor, totals: StepTotals
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the pairs' share in the step's loss, and their figures."""
+        """Return the pairs' share in the step's loss, and their figures; `kl` is the baseline of kto."""
         if not self.parts.has_reference:
             reference = torch.zeros_like(logps)
         pairs = Pairs(
@@ -36,4 +36,7 @@ class Preference:
         loss = OBJECTIVES[self.parts.objective](pairs, self.parts).sum() / totals.num_examples
         if self.parts.sft_weight:
             loss = loss + likelihood(pairs, self.parts, chosen_tokens=totals.tokens[0])
-        return loss, figures(pairs, self.parts)
+        found = figures(pairs, self.parts)
+        if self.parts.objective == "kto":
+            found["kl"] = torch.full_like(pairs.chosen.detach(), totals.kl_baseline)
+        return loss, found

@@ -294,7 +294,10 @@ def test_the_gradient_of_kto_is_that_of_trls_trainer_with_the_baseline_of_the_wh
         ]
     )
     loss, gradient = trained_by(peer, start, lambda model: peer._compute_loss(model, batch, False))
-    assert (peer._metrics["train"]["kl"][-1] > 0) is is_above_zero
+    kl = peer._metrics["train"]["kl"][-1]
+    assert (kl > 0) is is_above_zero
+    _loss, _gradient, figures = ours(start, Preference(PREFERENCE_LOSSES["kto"]), rows, cut=cuts(2)["2 packs"])
+    assert figures["kl"] == pytest.approx(kl, rel=1e-4)
     compare(start, Preference(PREFERENCE_LOSSES["kto"]), rows, loss=loss, gradient=gradient)
 
 
