@@ -4,13 +4,16 @@ A stage then tries the model itself on its own rows; only that detects a model w
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 
+CompletionConfig: TypeAlias = TrainPolicyConfig | TrainSftConfig | TrainDpoConfig
 _PLAIN_LAYERS = {"full_attention", "sliding_attention"}
 
 
@@ -73,9 +76,15 @@ def why_pairs_are_padded(config: TrainRewardModelConfig, traits: PackingTraits, 
     return traits.attention_hindrance(longest=longest)
 
 
-def why_completions_are_padded(config: TrainPolicyConfig, traits: PackingTraits) -> str:
-    """Why the policy's completions are computed as padded rows, as a clause; empty where they are packed."""
+def why_completions_are_padded(config: CompletionConfig, traits: PackingTraits) -> str:
+    """Why completions are computed as padded rows, as a clause; empty where they are packed."""
     if not config.pack:
         return "pack is false"
-    longest = config.max_prompt_length + config.max_completion_length
-    return traits.head_hindrance() or traits.attention_hindrance(longest=longest)
+    return traits.head_hindrance() or traits.attention_hindrance(longest=longest_conversation(config))
+
+
+def longest_conversation(config: CompletionConfig) -> int:
+    """Maximum tokens of a prompt with its completion."""
+    if isinstance(config, TrainPolicyConfig):
+        return config.max_prompt_length + config.max_completion_length
+    return config.max_length

@@ -39,7 +39,12 @@ def frozen_head_tile_tokens(vocabulary_size: int) -> int:
 
 def pair_pack_tokens(max_length: int, *, per_device_batch_size: int, on_gpu: bool) -> int:
     """Tokens of a full pack of pairs: those of a padded per-device batch; on a CPU fewer, which is no slower."""
-    rows = 2 * per_device_batch_size * max_length
+    return example_pack_tokens(2 * max_length, per_device_batch_size=per_device_batch_size, on_gpu=on_gpu)
+
+
+def example_pack_tokens(max_tokens: int, *, per_device_batch_size: int, on_gpu: bool) -> int:
+    """The same for examples of which each has at most `max_tokens` in padded rows."""
+    rows = per_device_batch_size * max_tokens
     return rows if on_gpu else min(rows, CPU_PACK_TOKENS)
 
 

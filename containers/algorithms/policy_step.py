@@ -8,11 +8,11 @@ one pack, its own forward gives them, and the policy need not be computed twice.
 Which completions count: one that does not take part has weight 0, and is in no denominator, no mean and no deviation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -25,11 +25,7 @@ from containers.losses.advantages import GROUP_ADVANTAGES, batch_spread, kl_to_g
 from containers.losses.ratios import KL_ESTIMATORS, RATIOS, completion_sums, k1
 from containers.losses.weights import WEIGHTS
 from containers.packing.attention import packed
-from containers.packing.logps import CompletionPack, causal_of
-from containers.packing.padded import PaddedRows
-
-Pack: TypeAlias = CompletionPack | PaddedRows
-Cut: TypeAlias = Callable[[Sequence[list[int]], Sequence[list[int]]], Sequence[Pack]]
+from containers.packing.logps import CompletionPack, Cut, Pack, causal_of
 
 
 @dataclass

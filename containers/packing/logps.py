@@ -7,13 +7,14 @@ function that computes no logits twice.
 
 import functools
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from peft import PeftModel
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 from trl.kernels import ChunkedLogProbFunction
 
@@ -48,25 +49,33 @@ class CompletionPack(PackedRow):
         return *packed_logps(model, self, temperature=temperature), None
 
 
+Pack: TypeAlias = CompletionPack | PaddedRows
+# Makes packs, or padded rows, of prompts and their completions.
+Cut: TypeAlias = Callable[[Sequence[list[int]], Sequence[list[int]]], Sequence[Pack]]
+
+
 def completion_packs(
-    prompts: Sequence[list[int]], completions: Sequence[list[int]], *, max_tokens: int
+    prompts: Sequence[list[int]], completions: Sequence[list[int]], *, max_tokens: int, num_together: int = 1
 ) -> list[CompletionPack]:
     """Return packs in which completions of equal prompts share the prompt, the longest first.
 
-    A pack has at most `max_tokens`, unless a prompt with one completion is longer. Completions of one prompt that do
-    not fit together are in several packs.
+    A pack has at most `max_tokens`, unless a prompt with the completions that must lie together is longer. Other
+    completions of one prompt that do not fit together are in several packs.
 
     Args:
         prompts: token ids of each completion's prompt, none empty.
-        completions: token ids, none empty.
+        completions: token ids.
+        num_together: so many successive completions have one prompt and are never in several packs; 2 for pairs.
     """
-    alike: dict[tuple[int, ...], list[int]] = {}
-    for row, prompt in enumerate(prompts):
-        alike.setdefault(tuple(prompt), []).append(row)
+    alike: dict[tuple[int, ...], list[range]] = {}
+    for row in range(0, len(prompts), num_together):
+        alike.setdefault(tuple(prompts[row]), []).append(range(row, row + num_together))
     groups = [
         piece
-        for prompt, rows in alike.items()
-        for piece in _pieces(rows, [len(completions[row]) for row in rows], room=max_tokens - len(prompt))
+        for prompt, units in alike.items()
+        for piece in _pieces(
+            units, [sum(len(completions[row]) for row in rows) for rows in units], room=max_tokens - len(prompt)
+        )
     ]
     sequences = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
     packs = packed_rows(sequences, groups, max_items=len(sequences), max_tokens=max_tokens)
@@ -74,15 +83,15 @@ def completion_packs(
     return [_pack(sequences, starts, members) for members in packs]
 
 
-def _pieces(rows: Sequence[int], lengths: Sequence[int], *, room: int) -> list[list[int]]:
-    """Return the rows in order, cut where the next completion would not fit."""
+def _pieces(units: Sequence[range], lengths: Sequence[int], *, room: int) -> list[list[int]]:
+    """Return the rows of the units in order, cut where the next unit would not fit."""
     pieces: list[list[int]] = []
     free = 0
-    for row, length in zip(rows, lengths, strict=True):
-        if length > free:
+    for rows, length in zip(units, lengths, strict=True):
+        if length > free or not pieces:
             pieces.append([])
             free = room
-        pieces[-1].append(row)
+        pieces[-1] += rows
         free -= length
     return pieces
 
@@ -116,6 +125,10 @@ def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: f
     backbone: Any = model.base_model
     hidden: Tensor = backbone(**pack.given(device)).last_hidden_state
     head: Any = model.get_output_embeddings()
+    if isinstance(head, FSDPModule):
+        # FSDP gathers a layer before its forward, and this uses the head's weight without one. The backward's end, or
+        # the next save, divides it again.
+        head.unshard()
     predicting, bias = hidden[0, pack.places.to(device)], getattr(head, "bias", None)
     if bias is None and _is_frozen_on_cpu(head.weight):
         apply: Any = FrozenHeadLogps.apply
@@ -193,7 +206,7 @@ def add_logps(model: PreTrainedModel, *, temperature: float) -> None:
     before = model.forward
 
     @functools.wraps(type(model).forward)
-    def forward(self: Any, *arguments: Any, pack: CompletionPack | PaddedRows | None = None, **named: Any) -> Any:
+    def forward(self: Any, *arguments: Any, pack: Pack | None = None, **named: Any) -> Any:
         return before(*arguments, **named) if pack is None else pack.computed(self, temperature)
 
     model.forward = types.MethodType(forward, model)

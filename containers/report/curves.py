@@ -46,7 +46,7 @@ def _alone(title: str, name: str, unit: str) -> CurvePlot:
 CURVE_PLOTS: Mapping[StageName, tuple[CurvePlot, ...]] = {
     StageName.TRAIN_SFT: (
         _both("Loss", "loss", "nats per token"),
-        _both("Token accuracy", "mean_token_accuracy", "share of tokens"),
+        _both("Entropy", "entropy", "nats per token"),
     ),
     StageName.TRAIN_REWARD_MODEL: (
         _both("Loss", "loss", "nats per pair", _REWARD_LOSS_NOTE),

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.names import TRAIN_PAIRS_FILE, TUNE_PAIRS_FILE
@@ -54,7 +55,7 @@ class TrainingExamples:
 
 def read_training_examples(
     context: StageContext,
-    config: TrainSftConfig | TrainRewardModelConfig,
+    config: TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig,
     tokenizer: PreTrainedTokenizerBase,
     *,
     tokenised: Tokenised,
@@ -213,7 +214,7 @@ def note_policy_template(context: StageContext) -> None:
 
 
 def resolve_training_schedule(
-    context: StageContext, config: TrainSftConfig | TrainRewardModelConfig, examples: TrainingExamples
+    context: StageContext, config: TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig, examples: TrainingExamples
 ) -> ResolvedSchedule:
     """Return the stage's schedule with every number filled in.
 

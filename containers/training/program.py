@@ -14,6 +14,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -35,8 +36,8 @@ from containers.training.loop import resume_point, train, verify_training
 from containers.training.records import Prepared, write_training_records
 from containers.training.sharding import DividedModelCallback, divides_model, whole_model
 
-ConfigT = TypeVar("ConfigT", TrainSftConfig, TrainRewardModelConfig, TrainPolicyConfig)
-PairConfigT = TypeVar("PairConfigT", TrainSftConfig, TrainRewardModelConfig)
+ConfigT = TypeVar("ConfigT", TrainSftConfig, TrainRewardModelConfig, TrainDpoConfig, TrainPolicyConfig)
+PairConfigT = TypeVar("PairConfigT", TrainSftConfig, TrainRewardModelConfig, TrainDpoConfig)
 
 
 class Training(ABC, Generic[ConfigT]):

@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerBase
 
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.digests import file_sha256
@@ -87,7 +88,9 @@ class _UnusableFileError(Exception):
 
 
 def tokens_key(
-    context: StageContext, config: TrainSftConfig | TrainRewardModelConfig, tokenizer: PreTrainedTokenizerBase
+    context: StageContext,
+    config: TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> str:
     """Return 64 hexadecimal digits over all that decides tokens, notes and counts; empty: tokens cannot be kept.
 

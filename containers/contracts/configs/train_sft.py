@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from containers.contracts.base import BatchSize, Frozen, Tokens
+from containers.contracts.base import BatchSize, Frozen, Tokens, TokensPerForward
 from containers.contracts.configs.training import (
     CHECKPOINTING,
     LONGEST,
@@ -31,5 +31,16 @@ class TrainSftConfig(Frozen):
     )
     lora: LoraSettings | None = Field(None, description="Train adapters only; null: every weight")
     gradient_checkpointing: bool = Field(False, description=CHECKPOINTING)
+    pack: bool = Field(
+        True,
+        description="Compute completions without padding, and the prompt of a pair once where both are imitated; "
+        "models with another kind of attention keep padded rows, and the log says so",
+    )
+    pack_tokens: TokensPerForward | None = Field(
+        None,
+        ge=1,
+        description="Tokens computed at a time; a longer completion with its prompt is computed alone. null: from the "
+        "batch per device",
+    )
     optimizer: OptimizerSettings = Field(OptimizerSettings(), description=OPTIMIZER)
     schedule: TrainingSchedule = Field(TrainingSchedule(), description=SCHEDULE)

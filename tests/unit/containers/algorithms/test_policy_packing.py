@@ -7,8 +7,9 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from containers.algorithms import policy_packing
-from containers.algorithms.policy_packing import plan_policy_packing, why_padded
+from containers.algorithms import completion_packing
+from containers.algorithms.completion_packing import why_padded
+from containers.algorithms.policy_packing import plan_policy_packing
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
@@ -57,7 +58,7 @@ def test_completions_of_these_models_keep_their_rows_and_the_reason_is_named(fam
 def test_a_model_whose_configuration_says_nothing_shows_it_when_it_is_tried(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy_packing, "packing_traits", lambda content: PLAIN)
+    monkeypatch.setattr(completion_packing, "packing_traits", lambda content: PLAIN)
     monkeypatch.setattr(packed_scoring, "packing_traits", lambda content: PLAIN)
     assert "apart from padded" in why_padded(model(family, DIFFERENT[family][0]), prompts(), CONFIG)
 

@@ -73,7 +73,10 @@ CONFIGS: tuple[StageConfig, ...] = (
         ("contracts/configs/train_policy.py", {"train_policy"}),
         ("algorithms/policy_step.py", {"train_policy"}),
         ("losses/clipped.py", {"train_policy"}),
-        ("losses/__init__.py", {"train_policy"}),  # a module's packages are imported before it
+        ("algorithms/offline_step.py", {"train_sft"}),
+        ("algorithms/completion_packing.py", {"train_policy", "train_sft"}),
+        ("losses/preferences.py", set()),  # which fine-tuning does not use
+        ("losses/__init__.py", {"train_policy", "train_sft"}),  # a module's packages are imported before it
         ("losses/capped.py", set()),  # which rloo does not use
         ("losses/soft.py", set()),
         ("contracts/configs/policy_algorithms.py", set()),  # its values are in the keys

@@ -108,6 +108,21 @@ def test_completions_of_one_prompt_are_cut_where_the_budget_ends_and_a_longer_on
     assert sorted((sorted(pack.rows), pack.input_ids.numel()) for pack in packs) == [([0, 1], 40), ([2], 30), ([3], 70)]
 
 
+def test_the_completions_of_a_pair_are_never_in_two_packs_and_pairs_of_one_prompt_share_it() -> None:
+    prompt = [7] * 20
+    prompts = [prompt] * 6 + [[8] * 5] * 2
+    completions = [[number] * 8 for number in range(6)] + [[9] * 60, [10]]
+    packs = completion_packs(prompts, completions, max_tokens=52, num_together=2)
+    # Two pairs fit with their prompt; the last one is longer than the budget.
+    assert sorted((sorted(pack.rows), pack.input_ids.numel()) for pack in packs) == [
+        ([0, 1, 2, 3], 52),
+        ([4, 5], 36),
+        ([6, 7], 66),
+    ]
+    apart = completion_packs(prompts, completions, max_tokens=28, num_together=1)
+    assert all(len(pack.rows) == 1 for pack in apart)
+
+
 def test_prompts_that_are_not_alike_are_computed_each_by_itself() -> None:
     (pack,) = completion_packs([[1, 2], [1, 3], [1, 2]], [[4], [5], [6, 7]], max_tokens=100)
     assert pack.input_ids.numel() == (2 + 1 + 2) + (2 + 1)

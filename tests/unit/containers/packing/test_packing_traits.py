@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.packing_traits import packing_traits, why_completions_are_padded, why_pairs_are_padded
 
 PAIRS = TrainRewardModelConfig()
@@ -34,6 +36,8 @@ def test_attention_that_is_more_than_a_mask_is_named_for_pairs_and_completions(
     for found in (
         why_pairs_are_padded(PAIRS, traits, longest=100),
         why_completions_are_padded(POLICY, traits),  # of at most 60 + 40 tokens
+        why_completions_are_padded(TrainSftConfig(max_length=100), traits),
+        why_completions_are_padded(TrainDpoConfig(max_length=100), traits),
     ):
         assert reason in found
         assert bool(found) is bool(reason)

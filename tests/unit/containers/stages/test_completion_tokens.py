@@ -13,7 +13,7 @@ from containers.contracts.names import StageName
 from containers.harness.errors import BadConfigError
 from containers.models.token_batches import prompt_token_ids
 from containers.stages import train_sft
-from containers.stages.train_sft import tokenised_completions
+from containers.training.completion_tokens import tokenised_completions
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.factories.tiny_policy import CHATML, tiny_causal_model, tiny_tokenizer
 

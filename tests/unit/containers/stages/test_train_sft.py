@@ -20,7 +20,7 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, DivergedError
 from containers.models.loading import load_tokenizer
 from containers.stages import train_sft
-from containers.stages.train_sft import tokenised_completions
+from containers.training.completion_tokens import tokenised_completions
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.factories.tiny_policy import save_causal_model, tiny_tokenizer
 
@@ -78,6 +78,28 @@ def test_with_both_sides_every_pair_gives_two_completions(tmp_path: Path) -> Non
     train_sft.run(context)
     assert TrainingInfo.model_validate_json((context.output / "training_info.json").read_bytes()).num_examples == 128
     assert _completion_loss(context.output / "model", "rejected") < _completion_loss(tmp_path / "start", "rejected") - 1
+
+
+@pytest.mark.parametrize("completions", ["chosen", "both"])
+def test_packs_and_padded_rows_train_the_same_model(tmp_path: Path, completions: str) -> None:
+    contexts = []
+    for pack in (True, False):
+        folder = tmp_path / str(pack)
+        folder.mkdir()
+        contexts.append(_context(folder, completions=completions, pack=pack))
+        train_sft.run(contexts[-1])
+    for name in ("loss", "eval_loss", "entropy", "eval_entropy", "num_tokens"):
+        ours, theirs = (_curve(context, name) for context in contexts)
+        assert ours == pytest.approx(theirs, rel=1e-4)
+        assert len(ours) == (2 if name.startswith("eval_") else 20)
+    notes = [(context.work / "events.jsonl").read_text() for context in contexts]
+    assert "Completions are packed, 2,048 tokens at a time" in notes[0]
+    assert "Completions are packed" not in notes[1]
+
+
+def _curve(context: StageContext, name: str) -> list[float]:
+    points = [json.loads(line)["values"] for line in (context.output / "curves.jsonl").read_text().splitlines()]
+    return [point[name] for point in points if name in point]
 
 
 def test_lora_gives_an_adapter_and_a_merged_model(tmp_path: Path) -> None:
