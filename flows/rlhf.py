@@ -26,6 +26,7 @@ from tasks.prefect_sync.link import why_stopped
 from tasks.run.names import flow_run_name
 from tasks.run.state import PipelineRun
 from tasks.stage_task import StageTask
+from tasks.train_dpo import train_dpo
 from tasks.train_policy import train_policy
 from tasks.train_reward_model import train_reward_model
 from tasks.train_sft import train_sft
@@ -98,6 +99,7 @@ TASKS: Mapping[StageName, StageTask[Any, Any]] = {
     StageName.TRAIN_SFT: train_sft,
     StageName.TRAIN_REWARD_MODEL: train_reward_model,
     StageName.EVALUATE_REWARD_MODEL: evaluate_reward_model,
+    StageName.TRAIN_DPO: train_dpo,
     StageName.TRAIN_POLICY: train_policy,
     StageName.EVALUATE_POLICY: evaluate_policy,
 }

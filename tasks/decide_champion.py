@@ -14,7 +14,7 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.configs.row_filters import RowFilters
 from containers.contracts.digests import read_manifest
 from containers.contracts.names import FROZEN_PAIRS_FILE, POLICY_FROZEN_PROMPTS_FILE, TUNE_PAIRS_FILE, StageName
-from containers.contracts.pipeline import JUDGED_BY, TRAINED_BY
+from containers.contracts.pipeline import JUDGED_BY
 from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef
 from containers.data.pairs import same_pairs
@@ -183,7 +183,8 @@ def _challenger(
     run: PipelineRun, book: ChampionBook, record: ChampionRecord, verdict: GateVerdict, *, reward_model: str
 ) -> ModelVersion:
     """The run's model: a known version, or the next one."""
-    model = _stored(run, TRAINED_BY[book.kind])
+    trained_by = StageName.TRAIN_REWARD_MODEL if book.kind == "reward_model" else run.config.policy_stage
+    model = _stored(run, trained_by)
     known = record.version_of(model)
     if known is not None:
         return known

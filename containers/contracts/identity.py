@@ -9,6 +9,7 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.configs.policy_algorithms import AlgorithmParts
 from containers.contracts.configs.rewards import PythonTerm
 from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -51,7 +52,7 @@ def stage_batch(config: StageConfig, profile: GpuProfile) -> BatchPlan:
     Raises:
         ScheduleError: the examples cannot be divided so.
     """
-    if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig):
+    if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig | TrainPolicyConfig):
         return SINGLE_BATCH
     return plan_batch(config.global_batch_size, config_profile(profile, config), multiple_of=group_size(config))
 

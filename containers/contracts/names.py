@@ -15,6 +15,7 @@ class StageName(StrEnum):
     TRAIN_SFT = "train_sft"
     TRAIN_REWARD_MODEL = "train_reward_model"
     EVALUATE_REWARD_MODEL = "evaluate_reward_model"
+    TRAIN_DPO = "train_dpo"
     TRAIN_POLICY = "train_policy"
     EVALUATE_POLICY = "evaluate_policy"
     WRITE_REPORT = "write_report"

@@ -46,14 +46,12 @@ STAGE_FACTS: Mapping[StageName, StageFacts] = {
     StageName.TRAIN_SFT: StageFacts(Devices.ALL_RANKS, is_optional=True, may_divide=True),
     StageName.TRAIN_REWARD_MODEL: StageFacts(Devices.ALL_RANKS, may_divide=True, trains="reward_model"),
     StageName.EVALUATE_REWARD_MODEL: StageFacts(Devices.ONE_GPU, judges="reward_model"),
+    StageName.TRAIN_DPO: StageFacts(Devices.ALL_RANKS, is_optional=True, may_divide=True, trains="policy"),
     StageName.TRAIN_POLICY: StageFacts(Devices.ALL_RANKS, trains="policy"),
     StageName.EVALUATE_POLICY: StageFacts(Devices.ONE_GPU, judges="policy"),
     StageName.WRITE_REPORT: StageFacts(),
 }
-# Model → the stage that trains or judges it.
-TRAINED_BY: Mapping[ModelKind, StageName] = {
-    facts.trains: stage for stage, facts in STAGE_FACTS.items() if facts.trains is not None
-}
+# Model → the stage that judges it.
 JUDGED_BY: Mapping[ModelKind, StageName] = {
     facts.judges: stage for stage, facts in STAGE_FACTS.items() if facts.judges is not None
 }

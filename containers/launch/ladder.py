@@ -15,6 +15,7 @@ from functools import reduce
 
 from containers.contracts.configs.ladder import Fallback, LadderSettings
 from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -27,7 +28,7 @@ from containers.launch.host_limits import memory_limit
 # Shared memory counts as memory; the rest is for the programs.
 _MAX_SHM_FRACTION = 0.5
 _MAX_LARGER_SHM = 2
-_TRAININGS = (TrainSftConfig, TrainRewardModelConfig, TrainPolicyConfig)
+_TRAININGS = (TrainSftConfig, TrainRewardModelConfig, TrainDpoConfig, TrainPolicyConfig)
 
 
 @dataclass(frozen=True)

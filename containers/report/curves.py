@@ -54,6 +54,19 @@ CURVE_PLOTS: Mapping[StageName, tuple[CurvePlot, ...]] = {
         _both("Mean margin", "margin", "score"),
         _alone("Gradient norm", "grad_norm", "norm before clipping"),
     ),
+    StageName.TRAIN_DPO: (
+        _both("Loss", "loss", "per pair"),
+        _both("Pairs whose chosen completion gained more", "accuracy", "share of pairs"),
+        _both("Margin of the implicit reward", "margin", "beta × log ratio"),
+        CurvePlot(
+            "Log ratio to the reference",
+            "nats per completion",
+            (("chosen", "chosen_log_ratio"), ("rejected", "rejected_log_ratio")),
+            "Both often fall together. The policy then writes neither; watch the chosen one.",
+        ),
+        _both("Log ratio of both completions (KL on pairs)", "kl_on_pairs", "nats per completion"),
+        _both("Entropy", "entropy", "nats per token"),
+    ),
     StageName.TRAIN_POLICY: (
         _alone("Reward", "reward", "reward"),
         _alone("KL to the reference", "kl", "nats per completion"),

@@ -168,7 +168,7 @@ def _deadline(decision: GateDecision) -> str:
 
 def _stopped(inputs: ReportInputs, verdict: GateVerdict) -> str:
     """Say that policy training was not started, if the closed gate of the reward model prevented it."""
-    trained = inputs.stage(StageName.TRAIN_POLICY)
+    trained = inputs.stage(StageName.TRAIN_DPO) or inputs.stage(StageName.TRAIN_POLICY)
     saved = verdict.name == "reward_model" and (trained is None or trained.status == "skipped")
     return ": policy training was not started" if saved else ""
 

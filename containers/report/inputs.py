@@ -30,7 +30,12 @@ from containers.report.curves import Curves, read_curves
 logger = logging.getLogger(__name__)
 
 PIPELINE_INPUT = "pipeline"
-TRAINING_STAGES = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
+TRAINING_STAGES = (
+    StageName.TRAIN_SFT,
+    StageName.TRAIN_REWARD_MODEL,
+    StageName.TRAIN_DPO,
+    StageName.TRAIN_POLICY,
+)
 
 Record = TypeVar("Record", bound=BaseModel)
 

@@ -170,7 +170,10 @@ def _evaluation(inputs: ReportInputs, num_samples: int) -> tuple[Block, ...]:
 
 
 def _policy(inputs: ReportInputs, num_samples: int) -> Section:
-    lead = "It is trained to raise its reward without moving far (KL) from its reference."
+    by_pairs = inputs.stage(StageName.TRAIN_DPO) is not None
+    stage = StageName.TRAIN_DPO if by_pairs else StageName.TRAIN_POLICY
+    aim = "write the chosen completions of pairs rather than the rejected ones" if by_pairs else "raise its reward"
+    lead = f"It is trained to {aim} without moving far (KL) from its reference."
     judged = (
         policy_blocks(inputs.policy, num_samples=num_samples)
         if inputs.policy
@@ -179,8 +182,8 @@ def _policy(inputs: ReportInputs, num_samples: int) -> Section:
     return Section(
         "Policy",
         (
-            Note(lead, "lead", ("reward", "KL", "reference")),
-            Section("Training", _training(inputs, StageName.TRAIN_POLICY)),
+            Note(lead, "lead", ("KL", "reference") if by_pairs else ("reward", "KL", "reference")),
+            Section("Training", _training(inputs, stage)),
             Section("Against the reference", judged),
         ),
         anchor="policy",

@@ -96,7 +96,7 @@ def _short_trainings(config: RunConfig) -> dict[str, object]:
         "train_policy.max_completion_length": _short(config.train_policy.max_completion_length),
         "train_policy.schedule": {"max_steps": _NUM_STEPS, "save_steps": _NUM_STEPS},
     }
-    for section in ("train_sft", "train_reward_model"):
+    for section in ("train_sft", "train_reward_model", "train_dpo"):
         if getattr(config, section) is not None:
             settings[f"{section}.global_batch_size"] = ranks
             settings[f"{section}.schedule"] = {"max_steps": _NUM_STEPS, "eval_steps": 1, "save_steps": _NUM_STEPS}

@@ -6,7 +6,7 @@ from typing import Any
 
 from tasks.config.errors import Mistake, near_match
 
-_SECTIONS, _KEY = ("train_sft", "train_reward_model"), "chat_template"
+_SECTIONS, _KEY = ("train_sft", "train_reward_model", "train_dpo"), "chat_template"
 _SUFFIXES = (".jinja", ".jinja2", ".j2")
 # The largest template of a well-known model has 20 kB.
 _MAX_BYTES = 200_000

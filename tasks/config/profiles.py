@@ -100,7 +100,7 @@ def _remember(memory: Path, profile: GpuProfile) -> None:
         logger.warning("%s cannot be written; a retry of this run may choose another profile: %s", memory, error)
 
 
-_TRAININGS = ("train_sft", "train_reward_model", "train_policy")
+_TRAININGS = ("train_sft", "train_reward_model", "train_dpo", "train_policy")
 
 
 class ProfileLadder(Frozen):

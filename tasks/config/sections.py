@@ -13,6 +13,7 @@ from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.ladder import LadderSettings
 from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -191,8 +192,11 @@ class RunTree(Frozen):
     evaluate_reward_model: EvaluateRewardModelConfig = Field(
         EvaluateRewardModelConfig(), description="The reward model's certificate: suites, length bias, score parity"
     )
+    train_dpo: TrainDpoConfig | None = Field(
+        None, description="The policy, trained on the pairs themselves in place of `train_policy`; null: left out"
+    )
     train_policy: TrainPolicyConfig = Field(
-        TrainPolicyConfig(), description="The policy, trained on the reward model's scores"
+        TrainPolicyConfig(), description="The policy, trained on rewards of what it writes"
     )
     evaluate_policy: EvaluatePolicyConfig = Field(
         EvaluatePolicyConfig(), description="Policy against reference policy on held-out prompts"
@@ -249,6 +253,16 @@ class RunTree(Frozen):
         return self.filter_dataset.model_copy(update={"policy_prompt_fraction": 0.0})
 
     @property
+    def policy_on_rewards(self) -> TrainPolicyConfig | None:
+        """The training of the policy on rewards; None if the policy is trained on the pairs."""
+        return self.train_policy if self.train_dpo is None else None
+
+    @property
+    def policy_stage(self) -> StageName:
+        """The stage that trains the policy."""
+        return StageName.TRAIN_POLICY if self.train_dpo is None else StageName.TRAIN_DPO
+
+    @property
     def prompt_stage(self) -> StageName:
         """The stage that makes the policy's prompts."""
         return StageName.FILTER_DATASET if self.prompts is None else StageName.FILTER_PROMPTS
@@ -264,6 +278,10 @@ class RunTree(Frozen):
             return self.prompts is not None
         if stage is StageName.TRAIN_REWARD_MODEL:
             return self.reward_model is None
+        if stage is StageName.TRAIN_DPO:
+            return self.train_dpo is not None
+        if stage is StageName.TRAIN_POLICY:
+            return self.train_dpo is None
         if stage in (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT):
             return self.needs_start_model and getattr(self, stage.value) is not None
         return True
@@ -275,7 +293,8 @@ class RunTree(Frozen):
         if stage is StageName.FILTER_DATASET:
             return whole_filter_config(self.pair_filters, self.dataset, self.evaluate_reward_model.suites)
         if stage is StageName.FILTER_PROMPTS and self.prompts is not None:
-            needs_answer = any(term.needs_answer for term in self.train_policy.rewards)
+            policy = self.policy_on_rewards
+            needs_answer = policy is not None and any(term.needs_answer for term in policy.rewards)
             suites = self.evaluate_reward_model.suites
             return whole_prompt_config(self.filter_prompts, self.prompts, suites, needs_answer=needs_answer)
         if stage is StageName.TRAIN_POLICY:

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from containers.contracts.configs.policy_algorithms import contradictions
+from containers.contracts.configs.policy_algorithms import contradictions as policy_contradictions
+from containers.contracts.configs.preference_losses import contradictions as loss_contradictions
 from containers.contracts.configs.rewards import reward_contradictions
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -15,19 +17,21 @@ from tasks.config.errors import Mistake
 from tasks.config.sections import RunTree
 
 Rule = Callable[["RunTree"], Iterator[Mistake]]
-_Training = TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig
+_Training = TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig | TrainPolicyConfig
 
 _TRAININGS: dict[str, Callable[[RunTree], _Training | None]] = {
     "train_sft": lambda config: config.train_sft,
     "train_reward_model": lambda config: None if config.reward_model else config.train_reward_model,
-    "train_policy": lambda config: config.train_policy,
+    "train_dpo": lambda config: config.train_dpo,
+    "train_policy": lambda config: config.policy_on_rewards,
 }
-_EVALUATING = ("train_sft", "train_reward_model")
+_EVALUATING = ("train_sft", "train_reward_model", "train_dpo")
 # The stages whose configuration has a max_length.
 _LENGTHS: dict[str, Callable[[RunTree], int | None]] = {
     "train_reward_model": lambda config: config.train_reward_model.max_length,
     "evaluate_reward_model": lambda config: None if config.reward_model else config.evaluate_reward_model.max_length,
     "train_sft": lambda config: config.train_sft.max_length if config.train_sft is not None else None,
+    "train_dpo": lambda config: config.train_dpo.max_length if config.train_dpo is not None else None,
 }
 # What an evaluation loses that is shorter than the training of the policy.
 _JUDGED_LENGTHS = {
@@ -64,12 +68,18 @@ def _happens_before_the_end(config: RunTree, *, section: str, key: str, what: st
 
 
 def _algorithm_makes_sense(config: RunTree) -> Iterator[Mistake]:
-    policy = config.train_policy
-    for key, text in contradictions(policy.method, num_generations=policy.num_generations):
-        yield Mistake(f"train_policy.{key}", text)
+    policy = config.policy_on_rewards
+    if policy is not None:
+        for key, text in policy_contradictions(policy.method, num_generations=policy.num_generations):
+            yield Mistake(f"train_policy.{key}", text)
+    if config.train_dpo is not None:
+        for key, text in loss_contradictions(config.train_dpo.method):
+            yield Mistake(f"train_dpo.{key}", text)
 
 
 def _rewards_make_sense(config: RunTree) -> Iterator[Mistake]:
+    if config.policy_on_rewards is None:
+        return
     terms = config.train_policy.rewards
     for key, text in reward_contradictions(terms):
         yield Mistake(f"train_policy.{key}", text)
@@ -83,6 +93,8 @@ def _rewards_make_sense(config: RunTree) -> Iterator[Mistake]:
 
 
 def _saves_fall_on_generated_batches(config: RunTree) -> Iterator[Mistake]:
+    if config.policy_on_rewards is None:
+        return
     schedule, iterations = config.train_policy.schedule, config.train_policy.num_iterations
     saves = schedule.save_steps or schedule.eval_steps
     if saves is not None and saves % iterations:
@@ -107,7 +119,8 @@ def _evaluation_reads_what_was_trained(config: RunTree) -> Iterator[Mistake]:
 def _reward_model_judges_what_it_knows(config: RunTree, *, section: str) -> Iterator[Mistake]:
     lengths = config.train_policy if section == "train_policy" else config.evaluate_policy
     total, longest = lengths.max_prompt_length + lengths.max_completion_length, config.train_reward_model.max_length
-    if config.reward_model is None and total > longest:
+    takes_part = section != "train_policy" or config.policy_on_rewards is not None
+    if takes_part and config.reward_model is None and total > longest:
         yield Mistake(
             f"{section}.max_completion_length",
             f"prompt {lengths.max_prompt_length} plus completion {lengths.max_completion_length} is {total} tokens; the"
@@ -118,7 +131,7 @@ def _reward_model_judges_what_it_knows(config: RunTree, *, section: str) -> Iter
 
 def _vllm_takes_the_adapters(config: RunTree) -> Iterator[Mistake]:
     lora = config.train_policy.lora
-    if config.train_policy.rollout_engine != "vllm":
+    if config.policy_on_rewards is None or config.train_policy.rollout_engine != "vllm":
         return
     if lora is None:
         yield Mistake(
@@ -139,7 +152,7 @@ def _vllm_has_gpus_that_training_can_spare(config: RunTree) -> Iterator[Mistake]
             "gpu_profile.num_rollout_gpus",
             "train_policy decides which GPUs have no rank. Set train_policy.vllm_gpus.",
         )
-    if not policy.vllm_gpus:
+    if config.policy_on_rewards is None or not policy.vllm_gpus:
         return
     if policy.rollout_engine != "vllm":
         yield Mistake(
@@ -158,7 +171,7 @@ def _vllm_has_gpus_that_training_can_spare(config: RunTree) -> Iterator[Mistake]
 
 def _policy_is_judged_as_it_was_trained(config: RunTree, *, key: str, loses: str) -> Iterator[Mistake]:
     trained, evaluated = getattr(config.train_policy, key), getattr(config.evaluate_policy, key)
-    if evaluated < trained:
+    if config.policy_on_rewards is not None and evaluated < trained:
         text = f"{evaluated} {loses} {trained} tokens (train_policy.{key}). Use at least as many."
         yield Mistake(f"evaluate_policy.{key}", text)
 

@@ -82,12 +82,13 @@ STAGES = (
         ("pairs", "reward_model"),
         lambda run, ask_hub: suite_inputs(run.evaluate_reward_model.suites, ask_hub=ask_hub),
     ),
+    Stage(StageName.TRAIN_DPO, "policy", ("pairs", "start_model")),
     Stage(StageName.TRAIN_POLICY, "policy", ("prompts", "start_model", "reward_model", "gate")),
     Stage(StageName.EVALUATE_POLICY, "verdict", ("prompts", "start_model", "reward_model", "policy")),
 )
 BY_NAME: Mapping[StageName, Stage] = {stage.name: stage for stage in STAGES}
 # The stages of a policy only.
-OF_THE_POLICY = tuple(STAGES[STAGES.index(BY_NAME[StageName.TRAIN_POLICY]) :])
+OF_THE_POLICY = tuple(STAGES[STAGES.index(BY_NAME[StageName.TRAIN_DPO]) :])
 
 
 def required_config(run: RunConfig, stage: StageName) -> StageConfig:

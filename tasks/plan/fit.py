@@ -54,11 +54,12 @@ Planners = Mapping[StageName, Callable[[PlanContext], StagePlan]]
 
 # Estimates of memory may be 15 % off: a stage is refused only beyond that, and advice must fit even with it.
 _ERROR = 1.15
-_TRAININGS = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
-_DIVISIBLE = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL)
+_DIVISIBLE = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_DPO)
+_TRAININGS = (*_DIVISIBLE, StageName.TRAIN_POLICY)
 _LENGTHS = {
     StageName.TRAIN_SFT: "max_length",
     StageName.TRAIN_REWARD_MODEL: "max_length",
+    StageName.TRAIN_DPO: "max_length",
     StageName.TRAIN_POLICY: "max_prompt_length",
 }
 _SHORTEST_TOKENS = 256

@@ -19,7 +19,8 @@ from tasks.plan import estimates
 from tasks.plan.estimates import Work
 from tasks.plan.figures import Figure, PlanContext, StagePlan, duration_text, epochs_text
 from tasks.plan.inputs.data import Count
-from tasks.plan.load import lengths_of_prompts, sft_examples
+from tasks.plan.load import lengths_of_prompts
+from tasks.plan.offline import completion_groups
 
 # Share of lost examples that is worth a warning, if tokens were counted, and if they were guessed.
 _MANY, _MANY_GUESSED = 0.05, 0.25
@@ -59,11 +60,13 @@ def too_long(context: PlanContext, stage: StageName) -> TooLong | None:
     pairs = lengths.pairs
     if stage is StageName.TRAIN_SFT and config.train_sft is not None:
         limit, sides = config.train_sft.max_length, 2 if config.train_sft.completions == "both" else 1
-        seen, fit = sides * len(pairs), len(sft_examples(context, config.train_sft))
-        shortest = min(pair.prompt + min(pair.chosen, pair.rejected) for pair in pairs)
+        seen, fit = sides * len(pairs), sum(len(own) for _, own in completion_groups(context, config.train_sft))
+        shortest = min(pair.prompt + (min(pair.chosen, pair.rejected) if sides == 2 else pair.chosen) for pair in pairs)
         return TooLong("max_length", limit, "completions", seen, seen - fit, shortest)
-    if stage is StageName.TRAIN_REWARD_MODEL:
-        limit = config.train_reward_model.max_length
+    by_pairs = {StageName.TRAIN_REWARD_MODEL: config.train_reward_model, StageName.TRAIN_DPO: config.train_dpo}
+    on_pairs = by_pairs.get(stage)
+    if on_pairs is not None:
+        limit = on_pairs.max_length
         fit, shortest = len(lengths.fitting(limit)), min(pair.longest for pair in pairs)
         return TooLong("max_length", limit, "pairs", len(pairs), len(pairs) - fit, shortest)
     if stage is StageName.TRAIN_POLICY:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -14,36 +15,7 @@ from tasks.plan.figures import PlanContext
 from tasks.plan.inputs.lengths import PairLengths, PairTokens
 from tasks.plan.inputs.model_shape import lora_parameters, total_parameters
 
-TrainingConfig = TrainSftConfig | TrainRewardModelConfig | TrainPolicyConfig
-
-
-def sft_load(context: PlanContext, config: TrainSftConfig, batch: BatchPlan) -> TrainingLoad | None:
-    """Load of fine-tuning: padded rows of one conversation each."""
-    examples = sft_examples(context, config)
-    rows = [prompt + answer for prompt, answer in examples]
-    answers = [answer for _, answer in examples]
-    usual = estimates.FILLED_FRACTION * config.max_length
-    longest = _longest(context, rows, most=config.max_length)
-    mean = _padded_mean(rows, batch.per_device_batch_size) if rows else usual
-    of_answers = _mean(answers) if answers else usual * estimates.COMPLETION_FRACTION
-    return training_load(
-        context,
-        config,
-        forward_tokens=batch.per_device_batch_size * longest,
-        mean_tokens=mean,
-        # On a CPU, TRL's head computes every position.
-        judged_tokens=of_answers if context.profile.num_gpus else mean,
-    )
-
-
-def sft_examples(context: PlanContext, config: TrainSftConfig) -> list[tuple[int, int]]:
-    """Tokens of prompt and completion of each example that fits; empty if none could be read."""
-    sides = [
-        (pair.prompt, answer)
-        for pair in (context.lengths.pairs if context.lengths is not None else ())
-        for answer in ((pair.chosen, pair.rejected) if config.completions == "both" else (pair.chosen,))
-    ]
-    return [(prompt, answer) for prompt, answer in sides if prompt + answer <= config.max_length]
+TrainingConfig = TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig | TrainPolicyConfig
 
 
 def reward_model_load(context: PlanContext, config: TrainRewardModelConfig, batch: BatchPlan) -> TrainingLoad | None:
@@ -52,10 +24,10 @@ def reward_model_load(context: PlanContext, config: TrainRewardModelConfig, batc
     usual = estimates.FILLED_FRACTION * config.max_length
     rows = 2 * batch.per_device_batch_size
     if not why_padded(context, config):
-        forward, mean = pack_tokens(context, config, batch), _mean([pair.packed for pair in pairs]) / 2
+        forward, mean = pack_tokens(context, config, batch), mean_tokens([pair.packed for pair in pairs]) / 2
     else:
-        forward = rows * _longest(context, [pair.longest for pair in pairs], most=config.max_length)
-        mean = _padded_mean([pair.prompt + side for pair in pairs for side in (pair.chosen, pair.rejected)], rows)
+        forward = rows * longest_tokens(context, [pair.longest for pair in pairs], most=config.max_length)
+        mean = padded_mean_tokens([pair.prompt + side for pair in pairs for side in (pair.chosen, pair.rejected)], rows)
     return training_load(context, config, forward_tokens=forward, mean_tokens=mean or usual, judged_tokens=0)
 
 
@@ -73,7 +45,7 @@ def pack_tokens(context: PlanContext, config: TrainRewardModelConfig, batch: Bat
         on_gpu=context.profile.num_gpus > 0,
     )
     pairs = _fitting(context, config.max_length)
-    longest = _longest(context, [pair.packed for pair in pairs], most=2 * config.max_length)
+    longest = longest_tokens(context, [pair.packed for pair in pairs], most=2 * config.max_length)
     of_a_step = batch.per_device_batch_size * batch.gradient_accumulation_steps
     return min(max(budget, longest), of_a_step * longest)
 
@@ -91,25 +63,25 @@ def lengths_of_prompts(context: PlanContext) -> PairLengths | None:
 
 def mean_prompt_tokens(context: PlanContext, max_length: int) -> float:
     """Tokens of a usual prompt."""
-    return _mean(prompt_tokens(context, max_length)) or estimates.FILLED_FRACTION * max_length
+    return mean_tokens(prompt_tokens(context, max_length)) or estimates.FILLED_FRACTION * max_length
 
 
 def longest_prompt(context: PlanContext, max_length: int) -> int:
     """Tokens of the longest prompt, for estimates of memory."""
-    return _longest(context, prompt_tokens(context, max_length), most=max_length)
+    return longest_tokens(context, prompt_tokens(context, max_length), most=max_length)
 
 
 def mean_conversation(context: PlanContext, max_length: int) -> float:
     """Tokens of a usual conversation of a pair."""
     pairs = _fitting(context, max_length)
-    return _mean([pair.prompt + (pair.chosen + pair.rejected) / 2 for pair in pairs]) or (
+    return mean_tokens([pair.prompt + (pair.chosen + pair.rejected) / 2 for pair in pairs]) or (
         estimates.FILLED_FRACTION * max_length
     )
 
 
 def longest_conversation(context: PlanContext, max_length: int) -> int:
     """Tokens of the longest conversation, for estimates of memory."""
-    return _longest(context, [pair.longest for pair in _fitting(context, max_length)], most=max_length)
+    return longest_tokens(context, [pair.longest for pair in _fitting(context, max_length)], most=max_length)
 
 
 def training_load(
@@ -145,16 +117,17 @@ def _fitting(context: PlanContext, max_length: int) -> Sequence[PairTokens]:
     return context.lengths.fitting(max_length) if context.lengths is not None else ()
 
 
-def _longest(context: PlanContext, lengths: Sequence[int], *, most: int) -> int:
+def longest_tokens(context: PlanContext, lengths: Sequence[int], *, most: int) -> int:
     """The longest, with a margin for rows outside the sample; `most` if there is no sample."""
     return context.lengths.with_margin(max(lengths), most=most) if context.lengths is not None and lengths else most
 
 
-def _mean(lengths: Sequence[float]) -> float:
+def mean_tokens(lengths: Sequence[float]) -> float:
+    """Mean; 0 if there is no sample."""
     return sum(lengths) / len(lengths) if lengths else 0.0
 
 
-def _padded_mean(lengths: Sequence[int], rows: int) -> float:
+def padded_mean_tokens(lengths: Sequence[int], rows: int) -> float:
     """Mean tokens of a sequence with its padding, in batches of consecutive rows."""
     batches = [lengths[start : start + rows] for start in range(0, len(lengths), rows)]
     return sum(max(batch) * len(batch) for batch in batches) / len(lengths) if lengths else 0.0

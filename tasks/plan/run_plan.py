@@ -29,7 +29,7 @@ from tasks.plan.scoring import (
     plan_filter_prompts,
     reference_troubles,
 )
-from tasks.plan.training import plan_train_policy, plan_train_reward_model, plan_train_sft
+from tasks.plan.training import plan_train_dpo, plan_train_policy, plan_train_reward_model, plan_train_sft
 from tasks.sources.resolve import absent_data
 
 _NO_ARTIFACTS: Mapping[StageName, Path] = {}
@@ -268,6 +268,7 @@ _PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {
     StageName.TRAIN_SFT: plan_train_sft,
     StageName.TRAIN_REWARD_MODEL: plan_train_reward_model,
     StageName.EVALUATE_REWARD_MODEL: plan_evaluate_reward_model,
+    StageName.TRAIN_DPO: plan_train_dpo,
     StageName.TRAIN_POLICY: plan_train_policy,
     StageName.EVALUATE_POLICY: plan_evaluate_policy,
 }

@@ -1,4 +1,4 @@
-"""Plans of the three training stages: batch, schedule, parameters, memory, tokens, work, disk and time."""
+"""Plans of the training stages: batch, schedule, parameters, memory, tokens, work, disk and time."""
 
 import dataclasses
 import math
@@ -27,12 +27,14 @@ from tasks.plan.fit import ladder_lines
 from tasks.plan.head import Head
 from tasks.plan.inputs.data import Count, Origin
 from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
-from tasks.plan.load import TrainingConfig, reward_model_load, sft_load, why_padded
+from tasks.plan.load import TrainingConfig, reward_model_load, why_padded
+from tasks.plan.offline import offline_head, offline_load, reference_work, why_completions_padded
 from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
 from tasks.plan.vllm import vllm_mistakes, vllm_programs
 
 # Of the token cache: int32, and half of that if the vocabulary has at most 65,536 words.
 _BYTES_PER_KEPT_TOKEN = 4
+_ON_PAIRS = (StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_DPO)
 
 
 def plan_train_sft(context: PlanContext) -> StagePlan:
@@ -44,14 +46,28 @@ def plan_train_sft(context: PlanContext) -> StagePlan:
     examples = kept(context, _times(context.data.train_pairs, sides), StageName.TRAIN_SFT)
     batch = plan_batch(config.global_batch_size, context.profile)
     schedule = _schedule(context, config, examples, batch, most=_times(context.data.pairs, sides))
-    load = sft_load(context, config, batch)
-    head = None
-    if load is not None:
-        # All tokens, as if there were no prompts.
-        trained = config.lora is None
-        head = Head(load.shape, context.profile, tokens=load.forward_tokens, is_trained=trained, in_packs=False)
+    load, why = offline_load(context, config, batch), why_completions_padded(context, config)
+    head = offline_head(context, config, load, in_packs=not why)
     work = _training_work(context, load, batch, schedule, head=head, sequences_per_example=1, sequences_per_pair=sides)
-    return _training_plan(context, config, batch, schedule, examples, load, work=work, head=head)
+    figures = (_forward_figure(load, why, packed="completions"),)
+    return _training_plan(context, config, batch, schedule, examples, load, work=work, head=head, more_figures=figures)
+
+
+def plan_train_dpo(context: PlanContext) -> StagePlan:
+    """Plan of training on pairs; the reference judges every pair once, before the first step."""
+    config = context.config.train_dpo
+    if config is None:
+        return StagePlan(StageName.TRAIN_DPO, "left out")
+    pairs = kept(context, context.data.train_pairs, StageName.TRAIN_DPO)
+    batch = plan_batch(config.global_batch_size, context.profile)
+    schedule = _schedule(context, config, pairs, batch, most=context.data.pairs)
+    load, why = offline_load(context, config, batch), why_completions_padded(context, config)
+    head = offline_head(context, config, load, in_packs=not why)
+    work = _training_work(context, load, batch, schedule, head=head, sequences_per_example=2, sequences_per_pair=2)
+    if work is not None and load is not None and head is not None:
+        work += reference_work(context, config, load, head, schedule, batch, pairs)
+    figures = (_forward_figure(load, why, packed="pairs"),)
+    return _training_plan(context, config, batch, schedule, pairs, load, work=work, head=head, more_figures=figures)
 
 
 def plan_train_reward_model(context: PlanContext) -> StagePlan:
@@ -184,12 +200,12 @@ def _times(count: Count | None, factor: int) -> Count | None:
 
 
 def _unit(stage: StageName) -> str:
-    return "pairs" if stage is StageName.TRAIN_REWARD_MODEL else "completions"
+    return "pairs" if stage in _ON_PAIRS else "completions"
 
 
 def _sequences(stage: StageName) -> int:
     """Conversations of an example: a pair is two."""
-    return 2 if stage is StageName.TRAIN_REWARD_MODEL else 1
+    return 2 if stage in _ON_PAIRS else 1
 
 
 def _worth(examples: Count | None) -> str:

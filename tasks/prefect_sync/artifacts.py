@@ -37,6 +37,7 @@ _ASSETS = frozenset(
         StageName.BUILD_BASE_MODEL,
         StageName.TRAIN_SFT,
         StageName.TRAIN_REWARD_MODEL,
+        StageName.TRAIN_DPO,
         StageName.TRAIN_POLICY,
     }
 )

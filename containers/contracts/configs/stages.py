@@ -9,6 +9,7 @@ from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -21,6 +22,7 @@ StageConfig = Annotated[
     | TrainSftConfig
     | TrainRewardModelConfig
     | EvaluateRewardModelConfig
+    | TrainDpoConfig
     | TrainPolicyConfig
     | EvaluatePolicyConfig
     | WriteReportConfig,

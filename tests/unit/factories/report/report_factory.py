@@ -46,7 +46,9 @@ train_policy:
   num_generations: 4
   beta: 0.05
 """
-_ORDER = tuple(stage for stage in tuple(StageName)[1:-1] if stage is not StageName.FILTER_PROMPTS)
+_ORDER = tuple(
+    stage for stage in tuple(StageName)[1:-1] if stage not in (StageName.FILTER_PROMPTS, StageName.TRAIN_DPO)
+)
 
 
 def stage_record(stage: StageName, folder: Path, *, status: str = "ran", message: str = "") -> StageRecord:

@@ -124,7 +124,7 @@ def test_a_list_of_sections_is_printed_with_the_keys_of_its_items(capsys: pytest
 
 
 def test_a_part_of_a_key_finds_it_in_every_section(capsys: pytest.CaptureFixture[str]) -> None:
-    stages = ("train_sft", "train_reward_model", "train_policy")
+    stages = ("train_sft", "train_reward_model", "train_dpo", "train_policy")
     assert _printed(capsys, "Learning_Rate")[0] == [
         f"{stage}.optimizer.{name}" for stage in stages for name in ("learning_rate", "minimum_learning_rate_fraction")
     ]

@@ -8,9 +8,10 @@ import pytest
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.rewards import ExactTerm
+from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import CONTAINER_STAGES, StageName
-from containers.contracts.pipeline import JUDGED_BY, STAGE_FACTS, TRAINED_BY, Devices
+from containers.contracts.pipeline import JUDGED_BY, STAGE_FACTS, Devices
 from containers.contracts.spec import StageInput
 from flows.rlhf import TASKS
 from tasks.config.sections import StageTimeouts
@@ -49,11 +50,18 @@ def test_the_table_has_every_stage_between_check_and_report_in_order() -> None:
 
 def test_a_run_walks_the_stages_that_it_has(tmp_path: Path) -> None:
     names, made = walked(tmp_path)
-    absent = (StageName.FILTER_PROMPTS, StageName.TRAIN_SFT)
+    absent = (StageName.FILTER_PROMPTS, StageName.TRAIN_SFT, StageName.TRAIN_DPO)
     assert names == [stage for stage in BETWEEN_CHECK_AND_REPORT if stage not in absent]
     assert made["prompts"] == StageName.FILTER_DATASET
     assert made["start_model"] == StageName.BUILD_BASE_MODEL
     assert made["verdict"] == StageName.EVALUATE_POLICY
+
+
+def test_pairs_train_the_policy_in_place_of_rewards(tmp_path: Path) -> None:
+    names, made = walked(tmp_path, train_dpo=TrainDpoConfig())
+    assert StageName.TRAIN_POLICY not in names
+    assert names[-2:] == [StageName.TRAIN_DPO, StageName.EVALUATE_POLICY]
+    assert made["policy"] == StageName.TRAIN_DPO
 
 
 def test_a_prompt_set_gives_the_prompts_of_the_policy(tmp_path: Path) -> None:
@@ -89,9 +97,10 @@ def test_a_stage_that_takes_no_part_has_no_configuration(tmp_path: Path) -> None
 
 
 def test_what_trains_has_all_ranks_and_what_judges_has_one_gpu() -> None:
-    assert {STAGE_FACTS[stage].devices for stage in TRAINED_BY.values()} == {Devices.ALL_RANKS}
+    trained = {facts.trains: facts.devices for facts in STAGE_FACTS.values() if facts.trains is not None}
+    assert set(trained.values()) == {Devices.ALL_RANKS}
     assert {STAGE_FACTS[stage].devices for stage in JUDGED_BY.values()} == {Devices.ONE_GPU}
-    assert set(TRAINED_BY) == set(JUDGED_BY) == {"reward_model", "policy"}
+    assert set(trained) == set(JUDGED_BY) == {"reward_model", "policy"}
 
 
 def test_beside_a_prompt_set_no_pair_is_set_aside_and_answers_are_required_where_a_reward_needs_them(
