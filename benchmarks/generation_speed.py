@@ -38,13 +38,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Qwe
 from benchmarks.provenance import commit
 from benchmarks.rloo_speed import count_tokens, parameters_of_blocks
 from benchmarks.speed_inputs import matmul_gflops, save_reward_model
+from benchmarks.speed_place import CPU, Place
 from benchmarks.speed_ratios import (
     CALIBRATION_SEED,
     Runs,
     Tried,
     alternate,
     in_its_own_process,
-    peak_bytes,
     places_of,
     ratio,
     results_by_draw,
@@ -57,8 +57,8 @@ from containers.rollouts.continuous_batching import batching
 from containers.rollouts.shared_prompts import sharing
 
 _MODULE = "benchmarks.generation_speed"
-_THEIRS, _BATCHED, _OURS = "transformers, as TRL calls it", "transformers' continuous batching", "ours"
-_K = 4
+THEIRS, _BATCHED, OURS = "transformers, as TRL calls it", "transformers' continuous batching", "ours"
+K = 4
 _BATCH_PROMPTS = 2
 _PROMPT_TOKENS = (200, 2000)
 _WANTED = 1.5
@@ -93,20 +93,21 @@ class _Way:
     def tokens(self, lengths: list[int], *, new_tokens: int) -> int:
         """Return the tokens that `generate` computes, padding included; the last new token is never computed."""
         widths = [(len(call), max(lengths[place] for place in call)) for call in self.order(lengths)]
-        return sum(_K * count * (width + new_tokens - 1) for count, width in widths)
+        return sum(K * count * (width + new_tokens - 1) for count, width in widths)
 
 
-def _setting(prompts: int, cache: str | None) -> str:
+def setting(prompts: int, cache: str | None) -> str:
+    """Return the name of a setting of transformers' generate: prompts at once, and the kind of cache."""
     few = f"{prompts} prompt{'' if prompts == 1 else 's, sorted,'} at once"
     return f"transformers, {few}, {'cache of fixed size' if cache else 'growing cache'}"
 
 
 _SETTINGS = {
-    _setting(prompts, cache): _Way(prompts, by_length=True, cache=cache)
+    setting(prompts, cache): _Way(prompts, by_length=True, cache=cache)
     for prompts in (1, 2, 4)
     for cache in (None, "static")
 }
-_WAYS = {_THEIRS: _Way(), **_SETTINGS, _BATCHED: _Way(engine=batching), _OURS: _Way(engine=sharing)}
+_WAYS = {THEIRS: _Way(), **_SETTINGS, _BATCHED: _Way(engine=batching), OURS: _Way(engine=sharing)}
 _ONCE = (_BATCHED,)
 
 
@@ -115,17 +116,17 @@ def main() -> int:
     transformers.utils.logging.disable_progress_bar()
     arguments, measured = _arguments(), commit()
     if arguments.measure:
-        print(json.dumps(_measure(arguments.measure, Path(arguments.folder), new_tokens=arguments.new_tokens[0])))
+        print(json.dumps(measure_way(arguments.measure, Path(arguments.folder), new_tokens=arguments.new_tokens[0])))
         return 0
     reached = True
     with tempfile.TemporaryDirectory(prefix="generation-speed-") as name:
         folder = Path(name)
-        lengths = _prepare(folder, count=arguments.prompts, seeds=[CALIBRATION_SEED, *arguments.seeds])
+        lengths = prepare(folder, count=arguments.prompts, seeds=[CALIBRATION_SEED, *arguments.seeds])
         folders = {seed: folder / f"draw-{seed}" for seed in arguments.seeds}
         for new_tokens in arguments.new_tokens:
             measure = in_its_own_process(_MODULE, ["--new-tokens", str(new_tokens)])
             peer = tried(list(_SETTINGS), folder=folder / f"draw-{CALIBRATION_SEED}", measure=measure)
-            ways = [_THEIRS, peer.best, _BATCHED, _OURS]
+            ways = [THEIRS, peer.best, _BATCHED, OURS]
             found = alternate(ways, folders=folders, rounds=arguments.rounds, measure=measure, once=_ONCE)
             draws = {seed: lengths[seed] for seed in arguments.seeds}
             text = _table(arguments, draws, new_tokens, found, peer)
@@ -133,7 +134,7 @@ def main() -> int:
             if arguments.write:
                 title, heading = "Generation, K completions of one prompt", f"{new_tokens} new tokens"
                 write_part(_FIGURES, text, module=_MODULE, title=title, heading=heading, measured=measured)
-            fast = all(ratio(found, way, ours=_OURS).median >= _WANTED for way in (_THEIRS, peer.best))
+            fast = all(ratio(found, way, ours=OURS).median >= _WANTED for way in (THEIRS, peer.best))
             reached = reached and _alike(found, peer) and fast
     return 0 if reached else 1
 
@@ -154,9 +155,9 @@ def _drawn_lengths(count: int, *, seed: int) -> list[int]:
     return [rng.randint(*_PROMPT_TOKENS) for _ in range(count)]
 
 
-def _prepare(folder: Path, *, count: int, seeds: list[int]) -> dict[int, list[int]]:
+def prepare(folder: Path, *, count: int, seeds: list[int], place: Place = CPU) -> dict[int, list[int]]:
     """Write policy and prompts to disk, for the processes that measure; return the tokens of each seed's prompts."""
-    save_reward_model(folder / "reward", data=None)
+    save_reward_model(folder / "reward", data=None, place=place)
     config = AutoConfig.from_pretrained(folder / "reward")
     torch.manual_seed(1)
     Qwen3ForCausalLM(config).save_pretrained(folder / "policy")
@@ -169,12 +170,12 @@ def _prepare(folder: Path, *, count: int, seeds: list[int]) -> dict[int, list[in
     return found
 
 
-def _measure(name: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
+def measure_way(name: str, folder: Path, *, new_tokens: int, place: Place = CPU) -> dict[str, Any]:
     """Return seconds of all calls, completions, tokens computed, and peak memory beyond the loaded model."""
     way = _WAYS[name]
     prompts: list[list[int]] = json.loads((folder / "prompts.json").read_text())
-    policy: Any = _policy(folder.parent)
-    policy(input_ids=torch.tensor([[5] * 64]))  # warm up threads and allocator
+    policy: Any = _policy(folder.parent, place)
+    policy(input_ids=torch.tensor([[5] * 64], device=place.device))  # warm up threads and allocator
     tokens: Counter[str] = Counter()
     count_tokens(policy, "policy", tokens)
     settings = GenerationConfig(
@@ -185,43 +186,45 @@ def _measure(name: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
         disable_compile=True,
         cache_implementation=way.cache,
     )
-    before, seconds = peak_bytes(), 0.0
+    before, seconds = place.begin(), 0.0
     completions: dict[int, list[list[int]]] = {}
     for call in way.order([len(prompt) for prompt in prompts]):
-        ids, mask = _rows([prompts[place] for place in call])
+        ids, mask = (part.to(place.device) for part in _rows([prompts[at] for at in call]))
+        place.end()
         begin = time.perf_counter()
         with way.engine(policy):
             found = policy.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
+        place.end()
         seconds += time.perf_counter() - begin
         written = found[:, ids.shape[1] :].tolist()
-        completions |= {place: written[number * _K : (number + 1) * _K] for number, place in enumerate(call)}
+        completions |= {at: written[number * K : (number + 1) * K] for number, at in enumerate(call)}
     return {
         "seconds": seconds,
-        "memory": peak_bytes() - before,
-        "completions": [completions[place] for place in sorted(completions)],
+        "memory": place.peak() - before,
+        "completions": [completions[at] for at in sorted(completions)],
         "tokens": tokens["policy"],
         "parameters": parameters_of_blocks(policy),
         "gflops": matmul_gflops(),
     }
 
 
-def _policy(folder: Path) -> Any:
+def _policy(folder: Path, place: Place) -> Any:
     """Return the policy with adapters that have an effect."""
     adapters = peft_config(LoraSettings(r=16, alpha=32), task_type="CAUSAL_LM")
-    base = AutoModelForCausalLM.from_pretrained(folder / "policy")
+    base = AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=place.dtype)
     torch.manual_seed(2)  # each way has its own process, and all need the same adapters
     policy = get_peft_model(base, adapters)
     with torch.no_grad():
         for weight in policy.parameters():
             if weight.requires_grad:
                 weight += 0.01 * torch.randn_like(weight)
-    return policy
+    return policy.to(place.device)
 
 
 def _rows(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return token ids and mask of each prompt's rows, padded on the left, as TRL makes them."""
     width = max(map(len, prompts))
-    asked = [prompt for prompt in prompts for _ in range(_K)]
+    asked = [prompt for prompt in prompts for _ in range(K)]
     ids = torch.tensor([[_PAD] * (width - len(prompt)) + prompt for prompt in asked])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in asked])
     return ids, mask
@@ -234,7 +237,7 @@ def _alike(found: Runs, peer: Tried) -> bool:
 
 def _saving(lengths: list[int], name: str, *, new_tokens: int) -> float:
     """Return a way's tokens over those with each prompt computed once."""
-    least = sum(lengths) + _K * len(lengths) * (new_tokens - 1)
+    least = sum(lengths) + K * len(lengths) * (new_tokens - 1)
     return _WAYS[name].tokens(lengths, new_tokens=new_tokens) / least
 
 
@@ -250,7 +253,7 @@ def _table(
         computed = sum(run["tokens"] for run in found[name] if run["round"] == 1)
         seconds = whole(found[name], "seconds")
         rate = 2 * found[name][0]["parameters"] * computed / seconds / 1e9 / gflops
-        return [f"{computed:,}"], [f"{len(every) * _K * new_tokens / seconds:,.0f}", f"{rate:.0%}"]
+        return [f"{computed:,}"], [f"{len(every) * K * new_tokens / seconds:,.0f}", f"{rate:.0%}"]
 
     def places(name: str) -> str:
         drawn = [_saving(one, name, new_tokens=new_tokens) for one in draws.values()]
@@ -259,12 +262,12 @@ def _table(
 
     lines = [
         f"{arguments.prompts} prompts a draw, of {min(every):,} to {max(every):,} tokens ({sum(every):,} in all), "
-        f"{_K} completions each, greedy, adapters of rank 16 on, seeds {' '.join(map(str, draws))}; "
+        f"{K} completions each, greedy, adapters of rank 16 on, seeds {' '.join(map(str, draws))}; "
         f"{circumstances(arguments.rounds, draws=len(draws))}",
         f"{alike} What is saved beside tokens: a cache that grows copies all keys with every new token.",
         "",
         peer.line("transformers' generate"),
-        *map(places, dict.fromkeys([_THEIRS, peer.best])),
+        *map(places, dict.fromkeys([THEIRS, peer.best])),
         "",
         f"This machine multiplies matrices at {gflops:.0f} GFLOP/s (median, after each run); the share of it counts 2 "
         "operations per weight and token computed, without attention. New tokens come a few at a time, and each time "
@@ -273,7 +276,7 @@ def _table(
         "",
         *table(
             found,
-            ours=_OURS,
+            ours=OURS,
             before=["tokens computed"],
             after=["new tokens per second", "share of the matmul rate"],
             cells=cells,

@@ -22,6 +22,7 @@ from transformers import (
 from trl import RLOOConfig, RLOOTrainer
 
 from benchmarks.speed_inputs import pairs_of, save_reward_model
+from benchmarks.speed_place import CPU, Place
 from containers.algorithms.policy_rollouts import PolicyRollouts
 from containers.algorithms.policy_step import PolicyStep
 from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers
@@ -79,9 +80,16 @@ Task = tuple[str, list[str]]
 _TEXT_PAIRS = {True: 50, False: 1500}
 
 
-def prepare(folder: Path, *, data: Path | None, count: int, seeds: Sequence[int]) -> dict[int, Lengths]:
+def settings_of(*sizes: int) -> list[str]:
+    """Return the names of TRL's settings with so many completions a batch, of as few prompts as have so many."""
+    return [_setting(size, prompts=max(1, size // K)) for size in sizes]
+
+
+def prepare(
+    folder: Path, *, data: Path | None, count: int, seeds: Sequence[int], place: Place = CPU
+) -> dict[int, Lengths]:
     """Write models, and for each seed prompts and completions; return the tokens of each prompt and completion."""
-    save_reward_model(folder / "reward", data=data)
+    save_reward_model(folder / "reward", data=data, place=place)
     tokenizer = AutoTokenizer.from_pretrained(folder / "reward")
     torch.manual_seed(1)
     Qwen3ForCausalLM(AutoConfig.from_pretrained(folder / "reward")).save_pretrained(folder / "policy")
@@ -105,13 +113,14 @@ def draw_folder(folder: Path, draw: int) -> Path:
     return folder / f"draw-{draw}"
 
 
-def load(folder: Path) -> tuple[list[Task], PreTrainedTokenizerBase, Any, Any]:
+def load(folder: Path, place: Place = CPU) -> tuple[list[Task], PreTrainedTokenizerBase, Any, Any]:
     """Read what `prepare` wrote for a draw: prompts with completions, tokenizer, policy, and reward model."""
     tasks: list[Task] = json.loads((folder / "tasks.json").read_text())
     tokenizer = AutoTokenizer.from_pretrained(folder.parent / "policy")
-    policy = AutoModelForCausalLM.from_pretrained(folder.parent / "policy")
-    judge = AutoModelForSequenceClassification.from_pretrained(folder.parent / "reward").eval()
-    policy(input_ids=torch.tensor([[5] * 64]))  # warm up threads and allocator
+    policy = AutoModelForCausalLM.from_pretrained(folder.parent / "policy", dtype=place.dtype).to(place.device)
+    judge = AutoModelForSequenceClassification.from_pretrained(folder.parent / "reward", dtype=place.dtype).eval()
+    judge.to(place.device)
+    policy(input_ids=torch.tensor([[5] * 64], device=place.device))  # warm up threads and allocator
     return tasks, tokenizer, policy, judge
 
 
@@ -188,7 +197,16 @@ def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) ->
 
 
 def make_trainer(
-    way: str, policy: Any, judge: Any, tokenizer: Any, tasks: list[Task], folder: Path, *, whole: bool, **changes: Any
+    way: str,
+    policy: Any,
+    judge: Any,
+    tokenizer: Any,
+    tasks: list[Task],
+    folder: Path,
+    *,
+    whole: bool,
+    place: Place = CPU,
+    **changes: Any,
 ) -> Any:
     """Return the trainer of that way on the prompts of these tasks.
 
@@ -203,13 +221,13 @@ def make_trainer(
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": [],
-        "use_cpu": True,
-        "bf16": False,
         "disable_tqdm": True,
+        **place.arguments,
     }
     longest = changes.get("max_completion_length", _ANSWER_TOKENS[1])
     if way == OURS:
-        return _ours(policy, judge, tokenizer, tasks, shared, whole=whole, longest=longest)
+        pack_tokens = place.pack_tokens or _PACK_TOKENS
+        return _ours(policy, judge, tokenizer, tasks, shared, whole=whole, longest=longest, pack_tokens=pack_tokens)
     return RLOOTrainer(
         model=policy,
         reward_funcs=judge,
@@ -228,7 +246,15 @@ def make_trainer(
 
 
 def _ours(
-    policy: Any, judge: Any, tokenizer: Any, tasks: list[Task], shared: dict[str, Any], *, whole: bool, longest: int
+    policy: Any,
+    judge: Any,
+    tokenizer: Any,
+    tasks: list[Task],
+    shared: dict[str, Any],
+    *,
+    whole: bool,
+    longest: int,
+    pack_tokens: int,
 ) -> PolicyTrainer:
     scorer = policy_scorer(judge, tokenizer, batch_size=STEP)
     # A scorer scores its first conversations both ways, once in a training; here before the timing.
@@ -264,7 +290,7 @@ def _ours(
             num_generations=K,
             longest=longest,
             updates_per_batch=1,
-            cut=partial(completion_packs, max_tokens=_PACK_TOKENS),
+            cut=partial(completion_packs, max_tokens=pack_tokens),
             reference=reference,
         ),
         updates_per_batch=1,

@@ -52,13 +52,13 @@ from benchmarks.rloo_inputs import (
     prepare,
 )
 from benchmarks.speed_inputs import matmul_gflops
+from benchmarks.speed_place import CPU, Place
 from benchmarks.speed_ratios import (
     CALIBRATION_SEED,
     Runs,
     Tried,
     alternate,
     in_its_own_process,
-    peak_bytes,
     places_of,
     ratio,
     results_by_draw,
@@ -88,7 +88,7 @@ def main() -> int:
     transformers.utils.logging.disable_progress_bar()
     arguments, measured = _arguments(), commit()
     if arguments.measure:
-        print(json.dumps(_measure(arguments.measure, Path(arguments.folder), whole=arguments.whole)))
+        print(json.dumps(measure_way(arguments.measure, Path(arguments.folder), whole=arguments.whole)))
         return 0
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rloo-speed-")))
@@ -123,10 +123,10 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
-def _measure(way: str, folder: Path, *, whole: bool) -> dict[str, Any]:
+def measure_way(way: str, folder: Path, *, whole: bool, place: Place = CPU) -> dict[str, Any]:
     """Return one way's seconds of all steps, figures, tokens computed, and peak memory beyond the loaded models."""
-    tasks, tokenizer, policy, judge = load(folder)
-    trainer = make_trainer(way, policy, judge, tokenizer, tasks, folder, whole=whole)
+    tasks, tokenizer, policy, judge = load(folder, place)
+    trainer = make_trainer(way, policy, judge, tokenizer, tasks, folder, whole=whole, place=place)
     deal(trainer, tokenizer, tasks)
     tokens: Counter[str] = Counter()
     count_tokens(judge, "reward model", tokens)
@@ -135,14 +135,15 @@ def _measure(way: str, folder: Path, *, whole: bool) -> dict[str, Any]:
         if model is not None:
             count_tokens(model, "policy", tokens)
             _count_head_rows(model, tokens)
-    before = peak_bytes()
+    before = place.begin()
     start = time.perf_counter()
     trainer.train()
+    place.end()
     seconds = time.perf_counter() - start
     steps = [entry for entry in trainer.state.log_history if "loss" in entry]
     return {
         "seconds": seconds,
-        "memory": peak_bytes() - before,
+        "memory": place.peak() - before,
         "gradients": [entry["grad_norm"] for entry in steps],
         "rewards": [entry["reward"] for entry in steps],
         "tokens": dict(tokens),

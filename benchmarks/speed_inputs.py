@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForSequenceClassification
 
+from benchmarks.speed_place import CPU, Place
 from containers.evals.suites.base import SuiteItem
 from containers.evals.suites.pairs import PAIRS
 from containers.stages.build_base_model import default_chat_template, tokenizer_from_ranks, tokenizer_from_texts
@@ -76,24 +77,20 @@ def _conversation(prompt: str, answer: str) -> Conversation:
     return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
 
 
-def save_reward_model(folder: Path, *, data: Path | None) -> None:
+def save_reward_model(folder: Path, *, data: Path | None, place: Place = CPU) -> None:
     """Save a Qwen3 reward model of about 25M parameters beside its embeddings, random weights, with its tokenizer.
 
     Args:
         data: folder of rows; None: a vocabulary of letters. With Qwen's vocabulary in the folder, it is used; without,
             the rows get a tokenizer of their own, and the model a vocabulary as wide as Qwen's.
+        place: where it computes; gives the model's shape, on a GPU another one.
     """
     tokenizer, width = _tokenizer(data)
     tokenizer.chat_template = default_chat_template()
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=width,
-        hidden_size=512,
-        intermediate_size=1536,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=64,
+        vocab_size=place.vocabulary or width,
+        **place.shape,
         max_position_embeddings=MAX_LENGTH,
         num_labels=1,
         pad_token_id=tokenizer.pad_token_id,

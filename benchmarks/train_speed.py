@@ -41,13 +41,13 @@ from benchmarks.speed_inputs import (
     pairs_of,
     save_reward_model,
 )
+from benchmarks.speed_place import CPU, Place
 from benchmarks.speed_ratios import (
     CALIBRATION_SEED,
     Runs,
     Tried,
     alternate,
     in_its_own_process,
-    peak_bytes,
     places_of,
     ratio,
     results_by_draw,
@@ -107,12 +107,17 @@ _ROWS: dict[str, dict[str, Any]] = {
 _ONCE = (STOCK, DEFAULT)
 
 
+def settings_of(*sizes: int) -> list[str]:
+    """Return the names of TRL's settings with so many pairs a batch, in the order of the data."""
+    return [_setting(size) for size in sizes]
+
+
 def main() -> int:
     """Print a table; return 1 if losses differ or a wanted ratio is missed."""
     transformers.utils.logging.disable_progress_bar()
     arguments, measured = _arguments(), commit()
     if arguments.measure:
-        print(json.dumps(_measure(arguments.measure, Path(arguments.folder))))
+        print(json.dumps(measure_way(arguments.measure, Path(arguments.folder))))
         return 0
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="train-speed-")))
@@ -185,24 +190,25 @@ def _saving(tokens: Sequence[TokenPair], name: str) -> float:
     return tokens_computed(tokens, name) / tokens_computed(tokens, OURS)
 
 
-def _measure(way: str, folder: Path) -> dict[str, float]:
+def measure_way(way: str, folder: Path, place: Place = CPU) -> dict[str, float]:
     """Return the seconds of all steps, mean loss, and peak memory beyond the loaded model, of one way."""
     tokens = _in_order(way, json.loads((folder / "tokens.json").read_text()))
     rows = [{"chosen_ids": a, "rejected_ids": b} for a, b in tokens]
-    model = AutoModelForSequenceClassification.from_pretrained(folder.parent / "model")
-    model(input_ids=torch.tensor([[5] * 64])).logits.sum().backward()  # warm up threads and allocator
+    model = AutoModelForSequenceClassification.from_pretrained(folder.parent / "model").to(place.device)
+    model(input_ids=torch.tensor([[5] * 64], device=place.device)).logits.sum().backward()  # warm up threads and allocator
     model.zero_grad()
-    trainer = _trainer(way, model, rows, folder)
-    before = peak_bytes()
+    trainer = _trainer(way, model, rows, folder, place)
+    before = place.begin()
     with attention_of(trainer):
         start = time.perf_counter()
         trainer.train()
+        place.end()
         seconds = time.perf_counter() - start
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {
         "seconds": seconds,
         "loss": statistics.mean(losses),
-        "memory": peak_bytes() - before,
+        "memory": place.peak() - before,
         "parameters": sum(weights.numel() for name, weights in model.named_parameters() if "embed" not in name),
         "gflops": matmul_gflops(),
     }
@@ -216,8 +222,9 @@ def _in_order(way: str, tokens: Sequence[TokenPair]) -> list[TokenPair]:
     return [pair for step in steps for pair in sorted(step, key=lambda pair: max(map(len, pair)))]
 
 
-def _trainer(way: str, model: Any, rows: list[dict[str, list[int]]], folder: Path) -> PairTrainer:
-    kind, more = (PackedPairTrainer, {"pack_tokens": CPU_PACK_TOKENS}) if way == OURS else (PairTrainer, {})
+def _trainer(way: str, model: Any, rows: list[dict[str, list[int]]], folder: Path, place: Place) -> PairTrainer:
+    pack_tokens = place.pack_tokens or CPU_PACK_TOKENS
+    kind, more = (PackedPairTrainer, {"pack_tokens": pack_tokens}) if way == OURS else (PairTrainer, {})
     arguments = RewardConfig(
         output_dir=str(folder / "out"),
         max_steps=len(rows) // STEP_PAIRS,
@@ -226,9 +233,8 @@ def _trainer(way: str, model: Any, rows: list[dict[str, list[int]]], folder: Pat
         logging_steps=1,
         save_strategy="no",
         report_to=[],
-        use_cpu=True,
         disable_tqdm=True,
-        **{"bf16": False, **_ROWS[way]},
+        **{**place.arguments, **_ROWS[way]},
     )
     tokenizer = AutoTokenizer.from_pretrained(folder.parent / "model")
     return kind(
