@@ -8,7 +8,7 @@ once: a part that breaks or is too slow costs nothing else.
     --out FOLDER        results.jsonl, the parts' logs, and the page; outputs/on-gpu unless given
     --write             also write the page to docs/proofs/gpu.md
     --minutes N         for all parts together; 8 unless given
-    --only PART …       these parts alone; `stages` comes before `policies` and `exactness`
+    --only PART …       these parts alone; `stages` comes before `policies`, `preferences` and `exactness`
     --vocabulary FILE   a real vocabulary (ranks of tiktoken) instead of one made from the texts
     --cpu-rehearsal     the same with a tiny model on the processor, to test the program
 """
@@ -78,7 +78,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help=f"also write the page to {_PROOF.relative_to(PROJECT)}")
     parser.add_argument("--minutes", type=float, default=8.0, help="for all parts together; 8 unless given")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="these parts alone")
-    parser.add_argument("--vocabulary", type=Path, help="ranks of tiktoken, instead of a vocabulary made from the texts")
+    parser.add_argument(
+        "--vocabulary", type=Path, help="ranks of tiktoken, instead of a vocabulary made from the texts"
+    )
     parser.add_argument("--commit", default="", help="of these sources, where git cannot tell")
     parser.add_argument("--cpu-rehearsal", action="store_true", help="tiny, on the processor")
     for name in ("--part", "--folder"):
@@ -88,7 +90,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def _command() -> str:
-    shown = [argument for argument in sys.argv[1:] if argument.startswith("--") and argument[2:] not in ("out", "commit")]
+    shown = [
+        argument for argument in sys.argv[1:] if argument.startswith("--") and argument[2:] not in ("out", "commit")
+    ]
     return " ".join(["python -m", _MODULE, *shown])
 
 

@@ -195,7 +195,9 @@ def measure_way(way: str, folder: Path, place: Place = CPU) -> dict[str, float]:
     tokens = _in_order(way, json.loads((folder / "tokens.json").read_text()))
     rows = [{"chosen_ids": a, "rejected_ids": b} for a, b in tokens]
     model = AutoModelForSequenceClassification.from_pretrained(folder.parent / "model").to(place.device)
-    model(input_ids=torch.tensor([[5] * 64], device=place.device)).logits.sum().backward()  # warm up threads and allocator
+    model(
+        input_ids=torch.tensor([[5] * 64], device=place.device)
+    ).logits.sum().backward()  # warm up threads and allocator
     model.zero_grad()
     trainer = _trainer(way, model, rows, folder, place)
     before = place.begin()

@@ -80,6 +80,12 @@ def curves_apart(one: Path, other: Path, *, name: str = "loss") -> list[float]:
     return [abs(left[step] - right[step]) for step in sorted(left.keys() & right.keys())]
 
 
+def first_loss(path: Path) -> float:
+    """Return the loss of the first step."""
+    curve = _curve(path, "loss")
+    return curve[min(curve)]
+
+
 def _curve(path: Path, name: str) -> dict[int, float]:
     points = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return {point["step"]: point["values"][name] for point in points if name in point["values"]}
@@ -117,9 +123,7 @@ def _ways(kind: str, model: Any, *, lengths: tuple[int, int], count: int) -> dic
     answers = [drawn(lengths[1]) for _ in asked]
     return {
         "padded": partial(_logps, packs=padded_rows_of(asked, answers, at_a_time=4), num_rows=len(asked)),
-        "packed": partial(
-            _logps, packs=completion_packs(asked, answers, max_tokens=_PACK_TOKENS), num_rows=len(asked)
-        ),
+        "packed": partial(_logps, packs=completion_packs(asked, answers, max_tokens=_PACK_TOKENS), num_rows=len(asked)),
     }
 
 

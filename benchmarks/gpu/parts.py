@@ -1,6 +1,7 @@
 """The parts of `benchmarks.on_gpu`, each of which has a process of its own; they leave figures line by line."""
 
 import json
+import math
 import os
 import platform
 import random
@@ -168,7 +169,10 @@ def policies(work: Work) -> None:
     }
     with ThreadPoolExecutor(len(ways) + 1) as pool:
         resumed = pool.submit(_killed_and_resumed, work, made)
-        others = {way: pool.submit(_train_policy, work, made, way, *changes) for way, changes in ways.items()}
+        others = {
+            way: pool.submit(_trained, work, made, StageName.TRAIN_POLICY, way, *changes)
+            for way, changes in ways.items()
+        }
     first = Path(made["policy"].path)
     for name, future in {"the same once more": others["again"], "killed and resumed": resumed}.items():
         if (artifact := future.result()) is not None:
@@ -178,9 +182,9 @@ def policies(work: Work) -> None:
             work.report({"what": f"train_policy, {name}, beside the first", **apart, "losses apart": losses})
 
 
-def _train_policy(work: Work, made: dict[str, Any], way: str, *changes: str) -> ArtifactRef | None:
+def _trained(work: Work, made: dict[str, Any], stage: StageName, way: str, *changes: str) -> ArtifactRef | None:
     bare = BareStages(work.run(*changes), work.folder, way=way, limit_s=work.limit_s, report=work.report)
-    return bare.attempt(BY_NAME[StageName.TRAIN_POLICY], made)
+    return bare.attempt(BY_NAME[stage], made)
 
 
 def _killed_and_resumed(work: Work, made: dict[str, Any]) -> ArtifactRef | None:
@@ -200,6 +204,36 @@ def _killed_and_resumed(work: Work, made: dict[str, Any]) -> ArtifactRef | None:
 
     artifact = bare.attempt(stage, made, on_tick=kill_if_saved)
     return artifact or bare.attempt(stage, made)
+
+
+def preferences(work: Work) -> None:
+    """Train the policy on pairs: DPO in the profile's precision and in float32, KTO, and SimPO, at the same time.
+
+    Before the first update policy and reference are one model, so DPO's first loss is ln 2 but for rounding.
+    """
+    made, small = work.made(), "optimizer: {learning_rate: 1.0e-4}, schedule: {max_steps: 4, eval_steps: 4}"
+    lora = "max_length: 1024, lora: {r: 32, alpha: 64}"
+    size = ", global_batch_size: 8" if work.is_rehearsal else ""
+    float32 = () if work.is_rehearsal else ("gpu_profile.precision=float32", "gpu_profile.tf32=false")
+    ways = {"sigmoid": (), "sigmoid float32": float32, "kto": (), "simpo": ()}
+    with ThreadPoolExecutor(len(ways)) as pool:
+        found = {
+            way: pool.submit(
+                _trained,
+                work,
+                made,
+                StageName.TRAIN_DPO,
+                way.replace(" ", "-"),
+                f"train_dpo={{loss: {way.split()[0]}, {lora}, {small}{size}}}",
+                *changes,
+            )
+            for way, changes in ways.items()
+        }
+    for way, future in found.items():
+        artifact = future.result()
+        if artifact is not None and way.startswith("sigmoid"):
+            apart = numbers.first_loss(Path(artifact.path) / CURVES_FILE) - math.log(2)
+            work.report({"what": f"train_dpo, {way}: first loss beside ln 2", "apart": apart})
 
 
 def exactness(work: Work) -> None:
@@ -233,6 +267,7 @@ PARTS: dict[str, tuple[Callable[[Work], None], float]] = {
     "environment": (environment, 90),
     "stages": (stages, 270),
     "policies": (policies, 120),
+    "preferences": (preferences, 90),
     "exactness": (exactness, 90),
     "pairs": (speed_of_pairs, 90),
     "completions": (speed_of_completions, 90),

@@ -25,7 +25,9 @@ def reward_model(place: Place, report: Report, *, pairs: int, rounds: int) -> No
         save_reward_model(folder / "model", data=None, place=place)
         for seed in (_WARM_UP, *_SEEDS):
             train_speed.prepare(folder, random_pairs(pairs, seed=seed), draw=seed)
-        found = _turn_about(ways, train_speed.draw_folder, folder, partial(_way, train_speed.measure_way, place), rounds)
+        found = _turn_about(
+            ways, train_speed.draw_folder, folder, partial(_way, train_speed.measure_way, place), rounds
+        )
     losses = {way: [run["loss"] for run in runs] for way, runs in found.items()}
     _say(report, "reward model's step", found, ours=train_speed.OURS, more={"losses": losses})
 
@@ -60,7 +62,9 @@ def generation(place: Place, report: Report, *, prompts: int, new_tokens: int, r
 def _equal(run: Mapping[str, Any], found: Runs) -> float:
     """Return the share of a run's completions that equal ours of its draw, token by token."""
     ours = next(one for one in found[generation_speed.OURS] if one["draw"] == run["draw"])["completions"]
-    pairs = [(a, b) for of_one, of_other in zip(run["completions"], ours, strict=True) for a, b in zip(of_one, of_other)]
+    pairs = [
+        (a, b) for of_one, of_other in zip(run["completions"], ours, strict=True) for a, b in zip(of_one, of_other, strict=False)
+    ]
     return sum(a == b for a, b in pairs) / len(pairs)
 
 
