@@ -63,7 +63,9 @@ def _equal(run: Mapping[str, Any], found: Runs) -> float:
     """Return the share of a run's completions that equal ours of its draw, token by token."""
     ours = next(one for one in found[generation_speed.OURS] if one["draw"] == run["draw"])["completions"]
     pairs = [
-        (a, b) for of_one, of_other in zip(run["completions"], ours, strict=True) for a, b in zip(of_one, of_other, strict=False)
+        (a, b)
+        for of_one, of_other in zip(run["completions"], ours, strict=True)
+        for a, b in zip(of_one, of_other, strict=False)
     ]
     return sum(a == b for a, b in pairs) / len(pairs)
 
