@@ -23,7 +23,7 @@ STAGES = tuple(StageName)
         ("filter_data", "filter_dataset"),
         ("prompts", "filter_prompts"),
         ("Train_Policy", "train_policy"),
-        ("train_ppo", None),
+        ("train_ppo", "train_dpo"),
         ("train", None),
         ("evaluate", None),
         ("nonsense", None),

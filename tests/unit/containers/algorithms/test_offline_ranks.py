@@ -14,6 +14,7 @@ from tests.unit.factories.tiny_policy import save_causal_model
 pytestmark = [pytest.mark.stages, pytest.mark.slow]
 
 PROGRAM = Path(__file__).with_name("offline_rank.py")
+PROJECT = Path(__file__).resolve().parents[4]
 TOLERANCE = 1e-5
 
 
@@ -23,7 +24,7 @@ def step_over(ranks: int, folder: Path, start: Path, loss: str) -> dict[str, Any
     processes = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), str(rank), str(ranks), str(rendezvous), str(start), str(output), loss],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+            env={**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         )
         for rank in range(ranks)
     ]

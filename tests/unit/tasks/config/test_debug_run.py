@@ -26,7 +26,8 @@ def test_every_shipped_run_becomes_a_debug_run_that_can_be_planned(
     monkeypatch.chdir(project_beside_data)
     _, debug = _debug(path)
     stages = {stage.stage: stage for stage in plan_run(debug).stages}
-    for name in (StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY):
+    trained = StageName.TRAIN_POLICY if debug.config.train_dpo is None else StageName.TRAIN_DPO
+    for name in (StageName.TRAIN_REWARD_MODEL, trained):
         schedule = stages[name].schedule
         assert schedule is None or (schedule.num_steps, schedule.save_steps) == (2, 2)
     assert debug.config.train_reward_model.schedule.eval_steps == 1

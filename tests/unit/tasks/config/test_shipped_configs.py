@@ -12,7 +12,7 @@ from tasks.plan.run_plan import plan_run
 
 CONFIGS = Path(__file__).resolve().parents[4] / "configs"
 RUNS = sorted((CONFIGS / "runs").glob("*.yaml"))
-ON_REAL_DATA = [path for path in RUNS if path.stem.startswith("real-")]
+ON_REAL_DATA = [path for path in RUNS if "../shared/data/" in path.read_text()]
 PROFILES = sorted((CONFIGS / "gpu_profiles").glob("*.yaml"))
 LADDERS = [path for path in PROFILES if is_ladder(yaml.safe_load(path.read_text()))]
 
