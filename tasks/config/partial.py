@@ -38,7 +38,7 @@ def _part(model: type[Model], tree: Mapping[str, Any], broken: Collection[Place]
     for name, field in model.model_fields.items():
         below = [place[1:] for place in broken if place and place[0] == name]
         if not below:
-            values[name] = _valid_value(name, field, tree)
+            values[name] = _valid_value(model, name, tree)
         elif (partial := _partial_value(field, tree.get(name), below)) is not None:
             values[name] = partial
         else:
@@ -49,11 +49,22 @@ def _part(model: type[Model], tree: Mapping[str, Any], broken: Collection[Place]
     return part
 
 
-def _valid_value(name: str, field: FieldInfo, tree: Mapping[str, Any]) -> Any:
+def _valid_value(model: type[BaseModel], name: str, tree: Mapping[str, Any]) -> Any:
+    """What the model makes of a field without a mistake, through its field's validators too."""
+    field = model.model_fields[name]
     if name not in tree:
         return field.get_default(call_default_factory=True)
-    adapter: TypeAdapter[Any] = TypeAdapter(field.annotation)  # type: ignore[arg-type]  # None stands for no type
-    return adapter.validate_python(tree[name])
+    validators = [item for item in model.__pydantic_decorators__.field_validators.values() if name in item.info.fields]
+    value = tree[name]
+    for validator in validators:
+        if validator.info.mode == "before":
+            value = validator.func(value)
+    adapter: TypeAdapter[Any] = TypeAdapter(field.rebuild_annotation())
+    value = adapter.validate_python(value)
+    for validator in validators:
+        if validator.info.mode == "after":
+            value = validator.func(value)
+    return value
 
 
 def _partial_value(field: FieldInfo, raw: Any, broken: Collection[Place]) -> Any:

@@ -15,8 +15,8 @@ from containers.contracts.names import StageName
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
-# The policy's prompts are those of the pairs, so no stage filters a set of them.
-NOT_MADE = (StageName.CHECK_SYSTEM, StageName.FILTER_PROMPTS, StageName.WRITE_REPORT)
+# Its prompts are those of the pairs, so no stage filters a set of them; train_policy trains it, not train_dpo.
+NOT_MADE = (StageName.CHECK_SYSTEM, StageName.FILTER_PROMPTS, StageName.TRAIN_DPO, StageName.WRITE_REPORT)
 MADE = [stage.value for stage in StageName if stage not in NOT_MADE]
 # No daemon answers, whatever this machine has, and rich does not wrap.
 ENVIRONMENT = {"DOCKER_HOST": "unix:///nonexistent.sock", "COLUMNS": "400"}

@@ -48,6 +48,14 @@ def test_a_rule_about_a_key_that_may_be_misspelt_waits_until_it_is_mended(tmp_pa
             {"dataset": {"train": "x", "hub_id": "no id"}, "filter_dataset": {"validation_fraction": 0}},
             ["dataset.hub_id", "filter_dataset.validation_fraction"],
         ),
+        (
+            {"dataset": {"train": "x", "columns": None, "hub_id": "no id"}, "filter_dataset": {"validation_fraction": 0}},
+            ["dataset.hub_id", "filter_dataset.validation_fraction"],
+        ),
+        (
+            {"gpu_profile": {**PROFILE, "environment": {"NCCL_ALGO": "Ring"}, "num_threads": 0}},
+            ["gpu_profile.num_threads"],
+        ),
         ({"train_policy": 3, "train_sft": {"lora": {"r": 65}}}, ["train_policy", "train_sft.lora.r"]),
         ({"filter_datset": {"validation_fraction": 0}, "dataset": {"train": "x"}}, ["filter_datset"]),
     ],
