@@ -49,7 +49,10 @@ def test_a_rule_about_a_key_that_may_be_misspelt_waits_until_it_is_mended(tmp_pa
             ["dataset.hub_id", "filter_dataset.validation_fraction"],
         ),
         (
-            {"dataset": {"train": "x", "columns": None, "hub_id": "no id"}, "filter_dataset": {"validation_fraction": 0}},
+            {
+                "dataset": {"train": "x", "columns": None, "hub_id": "no id"},
+                "filter_dataset": {"validation_fraction": 0},
+            },
             ["dataset.hub_id", "filter_dataset.validation_fraction"],
         ),
         (
