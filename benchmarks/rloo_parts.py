@@ -158,7 +158,7 @@ def _arguments() -> argparse.Namespace:
 def _measure(way: str, folder: Path, *, new_tokens: int) -> dict[str, Any]:
     """Return the seconds of all steps, in all and by part, and memory beyond the loaded models."""
     tasks, tokenizer, policy, judge = load(folder)
-    drawn = {"max_completion_length": new_tokens, "generation_kwargs": {"min_new_tokens": new_tokens}}
+    drawn: dict[str, Any] = {"max_completion_length": new_tokens, "generation_kwargs": {"min_new_tokens": new_tokens}}
     trainer: Any = make_trainer(way, policy, judge, tokenizer, tasks, folder, whole=False, **drawn)
     clock = _Clock()
     if way == OURS:

@@ -2,8 +2,9 @@
 
 import copy
 import json
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -68,10 +69,12 @@ def weights_apart(one: Path, other: Path) -> dict[str, Any]:
         "equal": all(torch.equal(left[name], right[name]) for name in names),
         "share_equal": float(sum((a == b).sum() for a, b in pairs) / sum(a.numel() for a, _ in pairs)),
         "largest": max(float((a - b).abs().max()) for a, b in pairs),
-        "relative": float(
-            (sum((a - b).square().sum() for a, b in pairs) / sum(b.square().sum() for _, b in pairs)).sqrt()
-        ),
+        "relative": math.sqrt(_sum_of_squares(a - b for a, b in pairs) / _sum_of_squares(b for _, b in pairs)),
     }
+
+
+def _sum_of_squares(tensors: Iterable[Tensor]) -> float:
+    return sum(float(one.square().sum()) for one in tensors)
 
 
 def curves_apart(one: Path, other: Path, *, name: str = "loss") -> list[float]:
@@ -163,7 +166,7 @@ def _computed(model: Any, way: Way, name: str) -> tuple[Tensor, Tensor]:
     on = model.device.type
     with torch.autocast(on, dtype=torch.bfloat16) if name == "bf16" else nullcontext():
         values, loss = way(model)
-    loss.backward()
+    torch.autograd.backward(loss)
     gradient = torch.cat([part.grad.flatten().cpu() for part in model.parameters() if part.grad is not None])
     model.zero_grad()
     return values.detach().float().cpu(), gradient

@@ -131,7 +131,8 @@ def _nvidia_smi() -> str:
 def stages(work: Work) -> None:
     """Run every stage of the pipeline; keep what they made for the parts that follow."""
     write_rows(work.folder / "data", train=60 if work.is_rehearsal else 220, length=20 if work.is_rehearsal else 90)
-    bare, made = BareStages(work.run(), work.folder, limit_s=work.limit_s, report=work.report), {"checked": None}
+    bare = BareStages(work.run(), work.folder, limit_s=work.limit_s, report=work.report)
+    made: dict[str, Any] = {"checked": None}
     for _ in walk(bare.run, bare, made=made, stages=STAGES):
         kept = {role: one.model_dump() for role, one in made.items() if isinstance(one, ArtifactRef)}
         (work.folder / _MADE_FILE).write_text(json.dumps(kept))

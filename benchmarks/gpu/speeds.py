@@ -67,7 +67,7 @@ def _equal(run: Mapping[str, Any], found: Runs) -> float:
         for of_one, of_other in zip(run["completions"], ours, strict=True)
         for a, b in zip(of_one, of_other, strict=False)
     ]
-    return sum(a == b for a, b in pairs) / len(pairs)
+    return sum(int(a == b) for a, b in pairs) / len(pairs)
 
 
 def _way(measure: Callable[..., dict[str, Any]], place: Place, name: str, folder: Path) -> dict[str, Any]:
