@@ -32,7 +32,7 @@ from benchmarks.provenance import commit, when_and_where
 from containers.certificate.parity import MARGIN_SHARE, ORDERS_SHARE
 from containers.contracts.configs.training import LoraSettings
 from containers.models.loading import peft_config
-from containers.scoring.scorer import allowed_difference
+from containers.scoring.rounding import allowed_difference
 
 _FIGURES = Path(__file__).with_suffix(".md")
 _HEAD_WIDTH, _VOCABULARY = 64, 1000

@@ -10,7 +10,7 @@ from containers.packing import scoring as packed_scoring
 from containers.packing.attention import NAME, packed
 from containers.packing.logps import completion_packs, packed_logps, row_logps
 from containers.packing_traits import CompletionConfig, longest_conversation, packing_traits, why_completions_are_padded
-from containers.scoring.scorer import allowed_difference, num_layers_of
+from containers.scoring.rounding import allowed_difference, num_layers_of
 from containers.token_budgets import CPU_PACK_TOKENS
 
 # Enough for a packed row with neighbours. The longest prompt is one of them: short ones may fit into a sliding window.

@@ -19,7 +19,8 @@ from containers.packing.choice import Packing, cannot_pack, packed_in_one
 from containers.packing.kernel import kernel_text
 from containers.packing.scoring import computed_tokens
 from containers.packing_traits import packing_traits, why_pairs_are_padded
-from containers.scoring.scorer import allowed_difference, classifier_of, num_layers_of
+from containers.scoring.rounding import allowed_difference, num_layers_of
+from containers.scoring.scorer import classifier_of
 from containers.token_budgets import pair_pack_tokens
 
 # Enough for a packed row with neighbours. The longest pair is one of them: short ones may fit into a sliding window.

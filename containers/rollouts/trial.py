@@ -10,7 +10,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from containers.models.trial import evaluating
 from containers.rollouts.generate import padded_rows, whole_distribution
-from containers.scoring.scorer import allowed_difference, num_layers_of
+from containers.scoring.rounding import allowed_difference, num_layers_of
 
 # Completions of each of the two prompts, and their number of tokens.
 _SIBLINGS, _NEW_TOKENS = 2, 4

@@ -19,6 +19,7 @@ from containers.models.tokenizer_loading import spelled_out, token_without_row
 from containers.models.trial import trial
 from containers.packing.scoring import packed_rows, score_rows, shared_groups, why_padded
 from containers.scoring.batches import device_batch_tokens, length_batches
+from containers.scoring.rounding import allowed_difference, num_layers_of
 
 Conversation = Sequence[Mapping[str, str]]
 
@@ -217,32 +218,6 @@ def conversation_tokens(tokenizer: PreTrainedTokenizerBase, conversation: Conver
     messages = [dict(message) for message in conversation]
     encoded: Mapping[str, list[int]] = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)
     return list(encoded["input_ids"])
-
-
-def allowed_difference(
-    dtype: torch.dtype, scores: Sequence[float], *, num_layers: int, is_rounded: bool = False
-) -> float:
-    """Return the largest difference between a conversation's scores on two code paths that rounding explains.
-
-    It tells other weights from rounding; it does not say that rewards and orders are equal.
-
-    1e-4 in float32 (adapter and merged copies agreed within 1.3e-7). In bfloat16 each layer rounds its two additions by
-    up to 2⁻⁹ of them, and such errors grow like a random walk. The bound is four times that, relative to the largest
-    score (or to 1 if all are smaller); at least 2 %. benchmarks/bf16_paths.md has the measurements.
-
-    Args:
-        num_layers: layers of the model.
-        is_rounded: one side's weights were rounded once more: adapters were merged, or float32 was saved as bfloat16.
-    """
-    if dtype == torch.float32:
-        return 1e-4
-    largest = max(1.0, max((abs(score) for score in scores), default=0.0))
-    return largest * (2 if is_rounded else 1) * max(2e-2, 4 * 2**-9 * math.sqrt(2 * num_layers))
-
-
-def num_layers_of(model: PreTrainedModel | PeftModel) -> int:
-    """Number of layers of the model's text part."""
-    return int(model.config.get_text_config().num_hidden_layers)
 
 
 def classifier_of(model: PreTrainedModel | PeftModel) -> PreTrainedModel:

@@ -11,7 +11,8 @@ from containers.certificate.parity import measure_parity
 from containers.contracts.certificate import ScoreParity
 from containers.evals.sample_predictions import read_sample_predictions, write_reloaded_scores
 from containers.harness.errors import StageError
-from containers.scoring.scorer import RewardScorer, allowed_difference
+from containers.scoring.rounding import allowed_difference
+from containers.scoring.scorer import RewardScorer
 from tests.unit.factories.made_reward_models import MAX_POSITIONS, random_model, write_reward_model
 from tests.unit.factories.spec_factory import colour_rows
 

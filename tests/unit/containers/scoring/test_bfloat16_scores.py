@@ -3,6 +3,7 @@
 A profile without GPUs cannot ask for bfloat16, which is slow there; these tests go past that rule.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
+from containers.scoring.rounding import allowed_difference
 from containers.scoring.scorer import score_head_sha256
 from containers.stages import evaluate_reward_model, train_policy, train_reward_model, train_sft
 from tests.unit.factories.prompt_factory import write_prompts
@@ -75,7 +77,17 @@ def test_a_reward_model_is_trained_and_its_copies_score_as_it_did(tmp_path: Path
     assert values["reload_max_difference"] <= 0.04
 
 
-def test_a_reward_model_of_bfloat16_earns_its_certificate(tmp_path: Path) -> None:
+def too_narrow(dtype: torch.dtype, scores: Sequence[float], *, num_layers: int, is_rounded: bool = False) -> float:
+    return 1e-9 if is_rounded else allowed_difference(dtype, scores, num_layers=num_layers)
+
+
+@pytest.mark.parametrize("bound", [allowed_difference, too_narrow], ids=["by layers", "by a trial"])
+def test_a_reward_model_of_bfloat16_earns_its_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: Callable[..., float]
+) -> None:
+    """Also where rounding moves scores farther than the number of layers says, as in a model of 28 random layers."""
+    for module in ("scoring.reload", "certificate.parity"):
+        monkeypatch.setattr(f"containers.{module}.allowed_difference", bound)
     pairs = write_pairs(tmp_path / "pairs", colour_rows(48))
     training = bfloat16_context(
         tmp_path,

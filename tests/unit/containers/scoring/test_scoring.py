@@ -13,7 +13,8 @@ from trl import RewardConfig, RewardTrainer
 from containers.contracts.configs.training import LoraSettings
 from containers.harness.errors import BadDataError, DivergedError, MissingPrerequisiteError
 from containers.models.loading import apply_lora, load_new_reward_model, save_adapter, save_merged
-from containers.scoring.scorer import RewardScorer, allowed_difference, score_head_sha256
+from containers.scoring.rounding import allowed_difference
+from containers.scoring.scorer import RewardScorer, score_head_sha256
 from containers.training.examples import as_dataset
 from tests.unit.factories.spec_factory import colour_rows
 from tests.unit.factories.tiny_policy import save_causal_model, tiny_config, tiny_tokenizer
@@ -213,14 +214,6 @@ def test_with_lora_the_trained_copy_of_the_head_is_the_one_that_counts(tmp_path:
 def test_an_artifact_without_head_has_no_digest(tmp_path: Path) -> None:
     with pytest.raises(MissingPrerequisiteError, match="random head"):
         score_head_sha256(save_causal_model(tmp_path))
-
-
-def test_the_allowed_difference_grows_with_scores_and_layers_in_bfloat16_only() -> None:
-    assert allowed_difference(torch.float32, [100.0], num_layers=36, is_rounded=True) == 1e-4
-    assert allowed_difference(torch.bfloat16, [0.1], num_layers=2) == pytest.approx(0.02)
-    assert allowed_difference(torch.bfloat16, [-10.0, 3.0], num_layers=2) == pytest.approx(0.2)
-    assert allowed_difference(torch.bfloat16, [-10.0, 3.0], num_layers=36) == pytest.approx(0.66, abs=0.005)
-    assert allowed_difference(torch.bfloat16, [2.0], num_layers=36, is_rounded=True) == pytest.approx(0.265, abs=0.001)
 
 
 def test_in_bfloat16_adapter_and_merged_copy_score_within_the_allowed_difference(tmp_path: Path) -> None:

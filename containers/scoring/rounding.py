@@ -1,0 +1,79 @@
+"""How far rounding alone moves scores: a bound from the number of layers, and a measurement on the model itself."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel
+
+from containers.models.weights import SCORE_HEAD
+
+# Of the weights of a layer, how many a trial moves by their last bit: together as far as rounding all of them does, or
+# a little farther. The share of the root mean square: √(1/8) of a bit, and √(1/12).
+_MOVED = 1 / 8
+_TRIALS = 3
+# Merging adapters moved scores by 0.6 to 1.1 times the largest of three trials, in models of 8 and 28 layers.
+_ALLOWED_TRIALS = 3.0
+# The last bit that a weight has in bfloat16, in either type.
+_LAST_BIT = {torch.bfloat16: (torch.int16, 1), torch.float32: (torch.int32, 1 << 16)}
+
+
+def allowed_difference(
+    dtype: torch.dtype, scores: Sequence[float], *, num_layers: int, is_rounded: bool = False
+) -> float:
+    """Return the largest difference between a conversation's scores on two code paths that rounding explains.
+
+    It tells other weights from rounding; it does not say that rewards and orders are equal.
+
+    1e-4 in float32 (adapter and merged copies agreed within 1.3e-7). In bfloat16 each layer rounds its two additions by
+    up to 2⁻⁹ of them, and such errors grow like a random walk. The bound is four times that, relative to the largest
+    score (or to 1 if all are smaller); at least 2 %. benchmarks/bf16_paths.md has the measurements.
+
+    Args:
+        num_layers: layers of the model.
+        is_rounded: one side's weights were rounded once more: adapters were merged, or float32 was saved as bfloat16.
+    """
+    if dtype == torch.float32:
+        return 1e-4
+    largest = max(1.0, max((abs(score) for score in scores), default=0.0))
+    return largest * (2 if is_rounded else 1) * max(2e-2, 4 * 2**-9 * math.sqrt(2 * num_layers))
+
+
+def num_layers_of(model: PreTrainedModel | PeftModel) -> int:
+    """Number of layers of the model's text part."""
+    return int(model.config.get_text_config().num_hidden_layers)
+
+
+@torch.no_grad()
+def allowed_by_trial(model: PreTrainedModel, score: Callable[[], Sequence[float]]) -> float:
+    """Return the largest difference between scores that one more rounding of the layers' weights explains, measured.
+
+    Some models of bfloat16 pass small errors on enlarged, more than `allowed_difference` knows. Three times, the last
+    bit of other weights is turned and turned back, so the model is afterwards what it was.
+
+    Args:
+        model: without adapters; in bfloat16, or in float32 with weights that were saved in bfloat16.
+        score: the scores [N] of the same conversations, by the model as it is.
+    """
+    plain, found = score(), []
+    for trial in range(_TRIALS):
+        _turn_last_bits(model, seed=trial)
+        try:
+            found.append(max(abs(one - other) for one, other in zip(score(), plain, strict=True)))
+        finally:
+            _turn_last_bits(model, seed=trial)
+    return _ALLOWED_TRIALS * max(found)
+
+
+def _turn_last_bits(model: PreTrainedModel, *, seed: int) -> None:
+    """Turn the last bit of one weight in eight of the layers' matrices; a second call with the same seed undoes it."""
+    generators: dict[torch.device, torch.Generator] = {}
+    for name, layer in model.named_modules():
+        if not isinstance(layer, torch.nn.Linear) or name == SCORE_HEAD:
+            continue
+        bits, last = _LAST_BIT[layer.weight.dtype]
+        on = layer.weight.device
+        generator = generators.setdefault(on, torch.Generator(on).manual_seed(seed))
+        turned = torch.rand(layer.weight.shape, generator=generator, device=on) < _MOVED
+        layer.weight.data.view(bits).bitwise_xor_(turned.to(bits) * last)
