@@ -25,13 +25,17 @@ def project_folder(served: Path) -> Iterator[Project]:
 
 
 @pytest.fixture(scope="module")
-def steps(project_folder: Project) -> dict[str, Step]:
-    """The weeks of a schedule, in order."""
-    project, steps = project_folder, {}
+def first_steps(project_folder: Project) -> dict[str, Step]:
+    """The first week of a schedule, and a second one in which nothing is new."""
+    project = project_folder
     project.use(project.noisy(), project.good)
-    steps["first"] = project.take("retrain")
-    steps["nothing new"] = project.take("retrain")
+    return {"first": project.take("retrain"), "nothing new": project.take("retrain")}
 
+
+@pytest.fixture(scope="module")
+def steps(first_steps: dict[str, Step], project_folder: Project) -> dict[str, Step]:
+    """Those and the weeks after them, in order."""
+    project, steps = project_folder, dict(first_steps)
     project.use(project.good.train.read_text(encoding="utf-8"), project.good)
     both = project.take_all([project.start("retrain"), project.start("retrain")])
     steps["trained"], steps["waited"] = sorted(both, key=lambda step: "Retraining: Run" in step.said)
@@ -42,8 +46,8 @@ def steps(project_folder: Project) -> dict[str, Step]:
     return steps
 
 
-def test_the_first_certified_model_becomes_champion(steps: dict[str, Step]) -> None:
-    first = steps["first"]
+def test_the_first_certified_model_becomes_champion(first_steps: dict[str, Step]) -> None:
+    first = first_steps["first"]
     assert first.exit_code == 0, first.said
     assert first.champion == 1
     assert "version 1 is champion now: it is the first that passed its gate" in first.said
@@ -51,13 +55,13 @@ def test_the_first_certified_model_becomes_champion(steps: dict[str, Step]) -> N
     assert f"**Version 1 of {MODEL} is champion now.**" in first.report
 
 
-def test_with_nothing_new_it_ends_in_seconds_and_starts_nothing(steps: dict[str, Step]) -> None:
-    step = steps["nothing new"]
+def test_with_nothing_new_it_ends_in_seconds_and_starts_nothing(first_steps: dict[str, Step]) -> None:
+    step = first_steps["nothing new"]
     assert step.exit_code == 0, step.said
     assert "Nothing changed since the last decision" in step.said
     assert step.attempts_after == step.attempts_before
     assert "Prefect" not in step.said  # not even a server was asked for
-    assert step.record == steps["first"].record
+    assert step.record == first_steps["first"].record
 
 
 def test_better_data_move_the_champion_with_figures(steps: dict[str, Step], project_folder: Project) -> None:

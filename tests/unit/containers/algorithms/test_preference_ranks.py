@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file
 
 from containers.contracts.configs.train_dpo import TrainDpoConfig
-from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
@@ -21,7 +20,6 @@ from tests.unit.factories.tiny_policy import save_causal_model
 
 pytestmark = [pytest.mark.stages, pytest.mark.slow]
 
-PROGRAM = Path(__file__).with_name("preference_rank.py")
 TOLERANCE = 5e-6
 FIELDS: dict[str, Any] = {
     "max_length": 256,
@@ -46,20 +44,18 @@ def trained(folder: Path, inputs: dict[str, Path], config: TrainDpoConfig, *, ra
     profile = CPU.model_copy(update={"num_processes": ranks, "distribution": distribution})
     work = folder / name
     work.mkdir()
-    spec = make_spec(work, StageName.TRAIN_SFT, TrainSftConfig(), inputs, batch=batch, profile=profile)
-    files = folder / f"{name}-spec.json", folder / f"{name}-config.json"
-    for file, content in zip(files, (spec, config), strict=True):
-        file.write_text(content.model_dump_json())
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    spec = make_spec(work, StageName.TRAIN_DPO, config, inputs, batch=batch, profile=profile)
+    file = folder / f"{name}-spec.json"
+    file.write_text(spec.model_dump_json())
     ran = subprocess.run(
-        [sys.executable, *torchrun, str(PROGRAM), *map(str, files)],
+        [sys.executable, "-m", "containers.stages.entry", str(file)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         timeout=400,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert ran.returncode == 0, ran.stdout + ran.stderr
     return work
 
 

@@ -14,7 +14,6 @@ from containers.algorithms.preference_training import PreferenceTraining, with_m
 from containers.algorithms.reference_logps import REFERENCE_FILE
 from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES, contradictions
 from containers.contracts.configs.train_dpo import TrainDpoConfig
-from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.contracts.records import TrainingInfo
@@ -37,8 +36,6 @@ def context_of(folder: Path, *, rows: list[dict[str, Any]] | None = None, **chan
         "pairs": write_pairs(folder / "pairs", colour_rows(32) if rows is None else rows),
         "start_model": save_causal_model(folder / "start", scale=0.02),
     }
-    # No stage has this configuration yet, so it takes the place of another one's.
-    context = make_context(folder, StageName.TRAIN_SFT, TrainSftConfig(), inputs)
     fields: dict[str, Any] = {
         "max_length": 256,
         "lora": LoraSettings(r=4, alpha=8),
@@ -47,8 +44,7 @@ def context_of(folder: Path, *, rows: list[dict[str, Any]] | None = None, **chan
         "schedule": TrainingSchedule(max_steps=8, eval_steps=4),
         **changes,
     }
-    spec = context.spec.model_copy(update={"config": TrainDpoConfig(**fields)})
-    return StageContext(spec=spec, work=context.work, recorder=context.recorder)
+    return make_context(folder, StageName.TRAIN_DPO, TrainDpoConfig(**fields), inputs)
 
 
 def run(context: StageContext) -> dict[str, float]:
