@@ -65,13 +65,18 @@ def _own_place(config: RunConfig) -> dict[str, object]:
     }
 
 
+def _one_file(config: RunConfig) -> dict[str, object]:
+    """A validation file would be used whole."""
+    if config.dataset is None:
+        return {}
+    subset = {} if config.dataset.split else {"dataset.subset": None}
+    return {"dataset.validation": None, "dataset.validation_split": None, **subset}
+
+
 def _few_rows(config: RunConfig) -> dict[str, object]:
     settings: dict[str, object] = {
         "filter_dataset.max_rows": _MAX_ROWS,
-        # A validation file would be used whole.
-        "dataset.validation": None,
-        "dataset.validation_split": None,
-        **({} if config.dataset.split else {"dataset.subset": None}),
+        **_one_file(config),
         "filter_dataset.validation_fraction": 0.2,
         "filter_dataset.minimum_train_pairs": 1,
         "filter_dataset.minimum_validation_pairs": 1,
