@@ -128,7 +128,8 @@ def _what_needs_pairs_has_them(config: RunTree) -> Iterator[Mistake]:
         if getattr(config, key) is not None:
             yield Mistake(key, f"{what}, and there is no `dataset`. Name one, or leave {key} out.")
     for name in ("train_reward_model", "evaluate_reward_model"):
-        if name in config.model_fields_set:
+        section = getattr(config, name)
+        if section != type(section)():
             yield Mistake(name, "is set, and without `dataset` the run has no reward model. Leave it out.")
 
 

@@ -59,9 +59,12 @@ def test_the_longest_text_of_a_reward_model_limits_nothing_where_there_is_none(t
             "train_dpo: trains on preferences, and there is no `dataset`. Name one, or leave train_dpo",
         ),
         ({"reward_model": {"path": "m"}}, "reward_model: earns its certificate on preferences"),
-        ({"train_reward_model": {}}, "train_reward_model: is set, and without `dataset` the run has no reward model."),
         (
-            {"evaluate_reward_model": {"suites": []}},
+            {"train_reward_model": {"max_length": 64}},
+            "train_reward_model: is set, and without `dataset` the run has no reward model.",
+        ),
+        (
+            {"evaluate_reward_model": {"batch_size": 3}},
             "evaluate_reward_model: is set, and without `dataset` the run has no reward model.",
         ),
         ({"train_policy": {}}, "train_policy.rewards: the reward model gives rewards, and without `dataset`"),
