@@ -124,7 +124,7 @@ class Maker:
             StageFailedError: the stage failed.
             GateClosedError, GateWaitsError: as `opened`.
         """
-        result = TASKS[stage.name](self._run, **{role: made[role] for role in stage.reads})
+        result = TASKS[stage.name](self._run, **{role: made[role] for role in stage.read_in(self._run.config)})
         judged = STAGE_FACTS[stage.name].judges
         return result if judged is None else opened(self._run, result, getattr(self._run.config.gates, judged))
 

@@ -180,7 +180,7 @@ def row_texts(config: RunConfig) -> tuple[str, ...]:
     None where the check says that there is no data.
     """
     token = hub_token()
-    samples = [dataset_samples(config.dataset, token=token)]
+    samples = [] if config.dataset is None else [dataset_samples(config.dataset, token=token)]
     if config.prompts is not None:
         samples.append(prompt_samples(config.prompts, config.filter_prompts, token=token))
     found: list[str] = []
@@ -218,7 +218,8 @@ def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
 
     if config.base_model is not None:
         add("base model", "safetensors, tokenizer, chat template", probe_model, config.base_model)
-    add("dataset", "data files", probe_dataset, config.dataset)
+    if config.dataset is not None:
+        add("dataset", "data files", probe_dataset, config.dataset)
     if config.prompts is not None:
         add("prompts", "data files", partial(probe_dataset, kind=PROMPTS), config.prompts)
     if config.reward_model is not None:

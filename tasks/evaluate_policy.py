@@ -21,9 +21,13 @@ def evaluate_policy(
     prompts: ArtifactRef,
     start_model: ArtifactRef | StageInput,
     policy: ArtifactRef,
-    reward_model: ArtifactRef | StageInput,
+    reward_model: ArtifactRef | StageInput | None = None,
 ) -> GateVerdict:
-    """Judge whether the policy is better than its reference beyond chance."""
+    """Judge whether the policy is better than its reference beyond chance.
+
+    Args:
+        reward_model: None in a run without preferences.
+    """
     artifact = make(
         run,
         StageName.EVALUATE_POLICY,

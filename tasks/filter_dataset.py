@@ -25,7 +25,7 @@ def filter_dataset(run: PipelineRun, *, checked: object = None) -> ArtifactRef:
     Args:
         checked: exists only so that Prefect draws the edge from check_system.
     """
-    dataset = run.config.dataset
+    dataset = run.config.sources[0]
     inputs = BY_NAME[StageName.FILTER_DATASET].inputs(run.config, {}, True)
     run.dataset_origin = "; ".join(item.origin for item in inputs if item.name.startswith(_ROWS))
     correct_name(run, dataset_label(dataset), dataset_label(dataset, digest=inputs[0].digest))

@@ -17,22 +17,25 @@ def train_policy(
     *,
     prompts: ArtifactRef,
     start_model: ArtifactRef | StageInput,
-    reward_model: ArtifactRef | StageInput,
-    gate: GateVerdict,
+    reward_model: ArtifactRef | StageInput | None = None,
+    gate: GateVerdict | None = None,
 ) -> ArtifactRef:
     """Train the policy; the artifact has it merged and as adapter.
+
+    Args:
+        reward_model: None, and no `gate`, in a run without preferences.
 
     Raises:
         GateClosedError: the reward model did not pass and has no waiver, or it has no certificate.
     """
-    certificate = artifact_input(CERTIFICATE_INPUT, require_certificate(gate))
+    certificate = () if gate is None else (artifact_input(CERTIFICATE_INPUT, require_certificate(gate)),)
     artifact = make(
         run,
         StageName.TRAIN_POLICY,
         prompts=prompts,
         start_model=start_model,
         reward_model=reward_model,
-        unkeyed=(certificate,),
+        unkeyed=certificate,
     )
     show_training(run, artifact)
     return artifact

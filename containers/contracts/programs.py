@@ -22,6 +22,7 @@ from pathlib import Path
 from pydantic import Field
 
 from containers.contracts.base import Frozen
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.policy_algorithms import OBJECTIVES
 from containers.contracts.configs.row_filters import RowFilters
@@ -203,6 +204,8 @@ def members_of(config: StageConfig) -> tuple[str, ...]:
             *dict.fromkeys(REWARDS.module_of(term.type) for term in config.rewards),
             ROLLOUT_ENGINES.module_of(config.rollout_engine),
         )
+    elif isinstance(config, EvaluatePolicyConfig):
+        return tuple(dict.fromkeys(REWARDS.module_of(term.type) for term in config.rewards))
     else:
         return ()
     return tuple(BENCHMARKS.module_of(name) for name in dict.fromkeys(named) if name in BENCHMARKS)

@@ -75,14 +75,26 @@ class SideBySide(Frozen):
     winner: Winner = Field(description="A tie: the same text, or scores within SCORE_TOLERANCE")
 
 
+class ComparedTerm(Frozen):
+    """One reward of several: its mean value, unweighted, over the completions of policy and of reference."""
+
+    name: str
+    is_outcome: bool = Field(description="Whether it says right or wrong, so that its mean is the share of right ones")
+    policy: Metric
+    reference: Metric
+    difference: Metric = Field(description="Paired by prompt")
+    num_unscorable: int = Field(0, ge=0, description="Completions that it could not tell about; they count as 0")
+
+
 class PolicyEvaluation(Frozen):
     """`policy_evaluation.json`: policy against reference."""
 
     num_prompts: int = Field(ge=1)
+    terms: tuple[ComparedTerm, ...] = Field((), description="Each reward, where it is not the reward model alone")
     reward_policy: Metric
     reward_reference: Metric
     reward_difference: Metric = Field(description="Paired by prompt, with bootstrap interval")
-    win_rate: Metric = Field(description="By the reward model; a tie, as in SideBySide, counts half")
+    win_rate: Metric = Field(description="By the sum of the rewards; a tie, as in SideBySide, counts half")
     kl: Metric = Field(description="Sampled estimate of KL(policy ‖ reference) per completion, nats")
     length_policy: Metric
     length_reference: Metric

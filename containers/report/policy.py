@@ -1,7 +1,9 @@
 """Policy against reference on held-out prompts: figures, plot, samples, and the caveat about the judge."""
 
+from collections.abc import Sequence
+
 from containers.contracts.outcome import Metric
-from containers.contracts.records import PolicyEvaluation
+from containers.contracts.records import ComparedTerm, PolicyEvaluation
 from containers.document.model import (
     Beside,
     Block,
@@ -22,6 +24,10 @@ _CAVEAT = (
     "its goal; it does not show that people prefer the answers. Read the samples, and ask people or an independent "
     "judge before using the policy."
 )
+_CAVEAT_OF_REWARDS = (
+    "The judge here is the rewards that the policy was trained on: {names}. They do not show what they do not look at. "
+    "Read the samples before using the policy."
+)
 _NOT_DRAWN = "Not drawn: the reward difference is the same on every prompt."
 
 
@@ -32,10 +38,17 @@ def policy_blocks(evaluation: PolicyEvaluation, *, num_samples: int) -> tuple[Bl
     plots = Plots(policy_evaluation_plots(evaluation), empty=_NOT_DRAWN)
     samples = evaluation.samples[:num_samples]
     return (
-        Note(_CAVEAT, "caveat"),
+        Note(_caveat(evaluation), "caveat"),
+        *((_rewards(evaluation.terms),) if evaluation.terms else ()),
         Beside(((_both(evaluation), _differences(evaluation)), (plots,))),
         *((Section("Side by side", (side_by_side(samples),)),) if samples else ()),
     )
+
+
+def _caveat(evaluation: PolicyEvaluation) -> str:
+    if not evaluation.terms:
+        return _CAVEAT
+    return _CAVEAT_OF_REWARDS.format(names=", ".join(term.name for term in evaluation.terms))
 
 
 def policy_section(evaluation: PolicyEvaluation) -> Section:
@@ -52,6 +65,23 @@ def _both(evaluation: PolicyEvaluation) -> Table:
     return Table(
         heads(f"{evaluation.num_prompts:,} held-out prompts", "Policy", "Reference", numbers=2),
         tuple((name, _with_interval(policy), _with_interval(reference)) for name, policy, reference in rows),
+    )
+
+
+def _rewards(terms: Sequence[ComparedTerm]) -> Table:
+    """Return each reward by itself: of an outcome, the share of right completions."""
+    return Table(
+        heads("Reward", "Policy", "Reference", "Difference", "Could not tell", numbers=4),
+        tuple(
+            (
+                Text(term.name, sub="right answers" if term.is_outcome else "mean value"),
+                _with_interval(term.policy),
+                _with_interval(term.reference),
+                _with_interval(term.difference),
+                f"{term.num_unscorable:,}",
+            )
+            for term in terms
+        ),
     )
 
 

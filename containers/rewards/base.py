@@ -1,4 +1,4 @@
-"""Rewards of completions; each term of `train_policy.rewards` starts the reward that its type names.
+"""Rewards of completions; each term of a configuration's `rewards` starts the reward that its type names.
 
 Each reward is its own module, with a `start` that takes the stage's context and configuration and its own term; the
 registry names it.
@@ -10,12 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.rewards import RewardTerm
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.registries import REWARDS
 from containers.harness.context import StageContext
 from containers.rollouts.generate import Completion
 from containers.rollouts.prompts import PolicyPrompts
+
+# The stages whose configuration has rewards.
+Rewarding: TypeAlias = TrainPolicyConfig | EvaluatePolicyConfig
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class StartedTerm:
         return values, rewards, [value.reason if isinstance(value, NoValue) else "" for value in found]
 
 
-def start_rewards(context: StageContext, config: TrainPolicyConfig) -> tuple[StartedTerm, ...]:
+def start_rewards(context: StageContext, config: Rewarding) -> tuple[StartedTerm, ...]:
     """Start the reward of each term; if one cannot start, those before it are closed.
 
     Raises:

@@ -29,6 +29,25 @@ class CombinedRewards:
     divides: Tensor
 
 
+def weighted(rewards: Mapping[str, Tensor], terms: Sequence[RewardTerm]) -> tuple[Tensor, Tensor]:
+    """Return the weighted sums of outcomes and of shaping, [R] each; NaN, where a term could not tell, counts as 0.
+
+    Args:
+        rewards: by name of the term, [R].
+    """
+    outcomes, first = outcomes_of(terms), next(iter(rewards.values()))
+    of_outcomes, of_shaping = torch.zeros_like(first), torch.zeros_like(first)
+    for term in terms:
+        value = rewards[term.name].nan_to_num(nan=0.0)
+        if term.clip is not None:
+            value = value.clamp(-term.clip, term.clip)
+        if term.only_if is not None:
+            value = value * (rewards[term.only_if].nan_to_num(nan=0.0) > 0)
+        total = of_outcomes if term.name in outcomes else of_shaping
+        total += term.weight * value
+    return of_outcomes, of_shaping
+
+
 def combined(
     rewards: Mapping[str, Tensor],
     terms: Sequence[RewardTerm],
@@ -52,16 +71,8 @@ def combined(
         [0, -1] has the rewards [0, 0]; of outcomes [1, 0] it has [1, -0.1]; of outcomes [1, 1] it has [1, 0.9].
     """
     takes_part = torch.stack([~found.isnan() for found in rewards.values()]).all(dim=0) & ~masked
-    outcomes = outcomes_of(terms)
-    of_outcomes, of_shaping = torch.zeros_like(penalties), -penalties
-    for term in terms:
-        value = rewards[term.name].nan_to_num(nan=0.0)
-        if term.clip is not None:
-            value = value.clamp(-term.clip, term.clip)
-        if term.only_if is not None:
-            value = value * (rewards[term.only_if].nan_to_num(nan=0.0) > 0)
-        total = of_outcomes if term.name in outcomes else of_shaping
-        total += term.weight * value
+    of_outcomes, of_shaping = weighted(rewards, terms)
+    of_shaping = of_shaping - penalties
     groups = (-1, num_generations)
     right, part = of_outcomes.view(groups), takes_part.view(groups)
     if any(term.is_outcome for term in terms):

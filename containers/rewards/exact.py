@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from containers.contracts.configs.rewards import ExactTerm
-from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.data.answers import written_answer
 from containers.harness.context import StageContext
-from containers.rewards.base import Answered, NoValue, Reward, Value
+from containers.rewards.base import Answered, NoValue, Reward, Rewarding, Value
 
 
 class ExactReward(Reward):
@@ -29,6 +28,6 @@ class ExactReward(Reward):
         return text.casefold() if self._ignore_case else text
 
 
-def start(context: StageContext, config: TrainPolicyConfig, term: ExactTerm) -> Reward:
+def start(context: StageContext, config: Rewarding, term: ExactTerm) -> Reward:
     """Start it."""
     return ExactReward(ignore_case=term.ignore_case)

@@ -4,9 +4,8 @@ import re
 from collections.abc import Sequence
 
 from containers.contracts.configs.rewards import FormatTerm
-from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.context import StageContext
-from containers.rewards.base import Answered, Reward, Value
+from containers.rewards.base import Answered, Reward, Rewarding, Value
 
 
 class FormatReward(Reward):
@@ -32,6 +31,6 @@ class FormatReward(Reward):
         return between is not None and text.startswith(first) and text.endswith(last)
 
 
-def start(context: StageContext, config: TrainPolicyConfig, term: FormatTerm) -> Reward:
+def start(context: StageContext, config: Rewarding, term: FormatTerm) -> Reward:
     """Start it."""
     return FormatReward(term.thought, term.answer)

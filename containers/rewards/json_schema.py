@@ -1,15 +1,14 @@
 """Whether a completion is JSON of a schema; in a process, since a schema may have patterns."""
 
 from containers.contracts.configs.rewards import JsonSchemaTerm
-from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.context import StageContext
-from containers.rewards.base import Reward
+from containers.rewards.base import Reward, Rewarding
 from containers.rewards.processes.reward import WorkerReward
 from containers.rewards.processes.verifiers import is_json_of
 from containers.rewards.processes.workers import Workers
 
 
-def start(context: StageContext, config: TrainPolicyConfig, term: JsonSchemaTerm) -> Reward:
+def start(context: StageContext, config: Rewarding, term: JsonSchemaTerm) -> Reward:
     """Start the processes.
 
     Raises:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from containers.contracts.configs.rewards import KeywordsTerm
-from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.context import StageContext
-from containers.rewards.base import Answered, Reward, Value
+from containers.rewards.base import Answered, Reward, Rewarding, Value
 
 
 class KeywordsReward(Reward):
@@ -24,6 +23,6 @@ class KeywordsReward(Reward):
         return sum(word in text for word in wanted) / len(wanted) if wanted else 0.0
 
 
-def start(context: StageContext, config: TrainPolicyConfig, term: KeywordsTerm) -> Reward:
+def start(context: StageContext, config: Rewarding, term: KeywordsTerm) -> Reward:
     """Start it."""
     return KeywordsReward(term.required, term.forbidden)

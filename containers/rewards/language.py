@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from containers.contracts.configs.rewards import LanguageTerm
-from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.data.language import LanguageJudge
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
-from containers.rewards.base import Answered, Reward, Value
+from containers.rewards.base import Answered, Reward, Rewarding, Value
 
 
 class LanguageReward(Reward):
@@ -21,7 +20,7 @@ class LanguageReward(Reward):
         return [float(self._judge.judge_text(one.text).kind != "other") for one in answered]
 
 
-def start(context: StageContext, config: TrainPolicyConfig, term: LanguageTerm) -> Reward:
+def start(context: StageContext, config: Rewarding, term: LanguageTerm) -> Reward:
     """Start it.
 
     Raises:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from containers.contracts.configs.rewards import LengthTerm
-from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.context import StageContext
-from containers.rewards.base import Answered, Reward, Value
+from containers.rewards.base import Answered, Reward, Rewarding, Value
 
 
 class LengthReward(Reward):
@@ -27,6 +26,6 @@ class LengthReward(Reward):
         return -min(beside / self._slope_tokens, 1.0) if beside else 0.0
 
 
-def start(context: StageContext, config: TrainPolicyConfig, term: LengthTerm) -> Reward:
+def start(context: StageContext, config: Rewarding, term: LengthTerm) -> Reward:
     """Start it."""
     return LengthReward(term.target, slope_tokens=term.slope_tokens)

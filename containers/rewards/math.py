@@ -6,9 +6,8 @@ It runs in processes that can be killed: one completion (`5^5^5^5^5`) would hold
 from collections.abc import Sequence
 
 from containers.contracts.configs.rewards import MathTerm
-from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.context import StageContext
-from containers.rewards.base import Answered, NoValue, Reward, Value
+from containers.rewards.base import Answered, NoValue, Reward, Rewarding, Value
 from containers.rewards.processes.verifiers import compares_math
 from containers.rewards.processes.workers import Workers
 
@@ -35,6 +34,6 @@ class MathReward(Reward):
         self._workers.close()
 
 
-def start(context: StageContext, config: TrainPolicyConfig, term: MathTerm) -> Reward:
+def start(context: StageContext, config: Rewarding, term: MathTerm) -> Reward:
     """Start the processes."""
     return MathReward(Workers(term.name, compares_math, None, cpu_s=term.cpu_s))

@@ -3,14 +3,13 @@
 from pathlib import Path
 
 from containers.contracts.configs.rewards import PythonTerm
-from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.context import StageContext
-from containers.rewards.base import Answered, Reward
+from containers.rewards.base import Answered, Reward, Rewarding
 from containers.rewards.processes.reward import WorkerReward
 from containers.rewards.processes.workers import Workers
 
 
-def start(context: StageContext, config: TrainPolicyConfig, term: PythonTerm) -> Reward:
+def start(context: StageContext, config: Rewarding, term: PythonTerm) -> Reward:
     """Start the processes with the code that the configuration carries.
 
     Raises:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from containers.contracts.configs.rewards import RepetitionTerm
-from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.context import StageContext
-from containers.rewards.base import Answered, Reward, Value
+from containers.rewards.base import Answered, Reward, Rewarding, Value
 
 
 class RepetitionReward(Reward):
@@ -26,6 +25,6 @@ class RepetitionReward(Reward):
         return len(set(sequences)) / len(sequences) - 1 if sequences else 0.0
 
 
-def start(context: StageContext, config: TrainPolicyConfig, term: RepetitionTerm) -> Reward:
+def start(context: StageContext, config: Rewarding, term: RepetitionTerm) -> Reward:
     """Start it."""
     return RepetitionReward(term.words)

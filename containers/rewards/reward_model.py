@@ -21,7 +21,7 @@ from containers.evals.score_statistics import normalisation_of, normalised
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import load_reward_model, load_tokenizer, position_limit, reward_model_folder
-from containers.rewards.base import Answered, Reward, Value
+from containers.rewards.base import Answered, Reward, Rewarding, Value
 from containers.rollouts.prompts import PolicyPrompts, check_lengths, note_reward_model_template
 from containers.scoring.scorer import RewardScorer, score_head_sha256
 
@@ -73,10 +73,13 @@ class ModelReward(Reward):
         (context.output / _REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")
 
 
-def start(context: StageContext, config: TrainPolicyConfig, term: RewardModelTerm) -> Reward:
-    """Load the stage's reward model, which must have a certificate and positions for the longest conversation."""
-    require_certificate(context)
-    scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
+def start(context: StageContext, config: Rewarding, term: RewardModelTerm) -> Reward:
+    """Load the stage's reward model, with positions for the longest conversation; for training, it is certified."""
+    if isinstance(config, EvaluatePolicyConfig):
+        scorer = load_scorer(context, batch_size=config.batch_size)
+    else:
+        require_certificate(context)
+        scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
     check_lengths(config, max_positions=scorer.max_length, name="reward model")
     return ModelReward(scorer, normalisation=_normalisation(context, term))
 

@@ -3,9 +3,10 @@
 Intervals are over prompts: the completions of one prompt are not independent observations.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -13,8 +14,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from containers.contracts.configs.rewards import RewardTerm
 from containers.contracts.outcome import Metric
-from containers.contracts.records import SCORE_TOLERANCE, Message, PolicyEvaluation, SideBySide, Winner
+from containers.contracts.records import (
+    SCORE_TOLERANCE,
+    ComparedTerm,
+    Message,
+    PolicyEvaluation,
+    SideBySide,
+    Winner,
+)
 from containers.evals.statistics import histogram, mean_metric, share_metric
 from containers.rollouts.generate import Completion
 from containers.rollouts.prompts import PolicyPrompt
@@ -28,7 +37,8 @@ _POLICY, _REFERENCE = "#2a6f97", "#b0b7bf"
 class ComparedPrompt:
     """The completions of policy and reference on one held-out prompt; K each.
 
-    `log_ratios` are log policy − log reference of the policy's completions, summed over tokens, in nats.
+    `log_ratios` are log policy − log reference of the policy's completions, summed over tokens, in nats. `values_…` are
+    those of each reward by its name; NaN where it could not tell.
     """
 
     prompt: PolicyPrompt
@@ -37,6 +47,8 @@ class ComparedPrompt:
     rewards_policy: tuple[float, ...]
     rewards_reference: tuple[float, ...]
     log_ratios: tuple[float, ...]
+    values_policy: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    values_reference: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def reward_difference(self) -> float:
@@ -68,7 +80,9 @@ class ComparedPrompt:
         return tuple(own.text == other.text for own, other in zip(self.policy, self.reference, strict=True))
 
 
-def compare_policies(prompts: Sequence[ComparedPrompt], *, confidence: float, num_samples: int) -> PolicyEvaluation:
+def compare_policies(
+    prompts: Sequence[ComparedPrompt], *, confidence: float, num_samples: int, terms: Sequence[RewardTerm] = ()
+) -> PolicyEvaluation:
     """Return all figures of `policy_evaluation.json`; `count` is prompts, except for identical completions.
 
     Intervals are over prompts.
@@ -78,6 +92,7 @@ def compare_policies(prompts: Sequence[ComparedPrompt], *, confidence: float, nu
         confidence: level of the intervals, for example 0.95.
         num_samples: number of prompts shown side by side, evenly spaced from the largest loss of reward to the largest
             gain.
+        terms: the rewards to compare one by one.
     """
 
     def mean(name: str, unit: str, value: Callable[[ComparedPrompt], float]) -> Metric:
@@ -89,6 +104,7 @@ def compare_policies(prompts: Sequence[ComparedPrompt], *, confidence: float, nu
     same = [identical for prompt in prompts for identical in prompt.identical]
     return PolicyEvaluation(
         num_prompts=len(prompts),
+        terms=tuple(_compared_term(prompts, term, confidence=confidence) for term in terms),
         reward_policy=mean("reward_policy", "score", lambda p: fmean(p.rewards_policy)),
         reward_reference=mean("reward_reference", "score", lambda p: fmean(p.rewards_reference)),
         reward_difference=mean("reward_difference", "score", lambda p: p.reward_difference),
@@ -102,6 +118,33 @@ def compare_policies(prompts: Sequence[ComparedPrompt], *, confidence: float, nu
         reward_differences=histogram([prompt.reward_difference for prompt in prompts], num_bins=_NUM_BINS),
         samples=_samples(prompts, num_samples),
     )
+
+
+def _compared_term(prompts: Sequence[ComparedPrompt], term: RewardTerm, *, confidence: float) -> ComparedTerm:
+    """Compare one reward; values that it could not tell count as 0, as in the sum of the rewards."""
+    sides = [(prompt.values_policy[term.name], prompt.values_reference[term.name]) for prompt in prompts]
+    policy, reference = ([fmean(map(_told, side)) for side in column] for column in zip(*sides, strict=True))
+    unit = "fraction" if term.is_outcome else "score"
+
+    def of(values: Sequence[float], side: str) -> Metric:
+        name = f"{term.name}_{side}"
+        if term.is_outcome and all(0 <= value <= 1 for value in values):
+            return share_metric(values, name=name, confidence=confidence)
+        return mean_metric(values, name=name, unit=unit, confidence=confidence)
+
+    gains = [own - other for own, other in zip(policy, reference, strict=True)]
+    return ComparedTerm(
+        name=term.name,
+        is_outcome=term.is_outcome,
+        policy=of(policy, "policy"),
+        reference=of(reference, "reference"),
+        difference=mean_metric(gains, name=f"{term.name}_difference", unit=unit, confidence=confidence),
+        num_unscorable=sum(math.isnan(value) for side in sides for values in side for value in values),
+    )
+
+
+def _told(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
 
 
 def _mean_length(completions: Sequence[Completion]) -> float:
@@ -136,7 +179,7 @@ def write_policy_plots(prompts: Sequence[ComparedPrompt], folder: Path) -> None:
         [reward for prompt in prompts for reward in prompt.rewards_policy],
         [reward for prompt in prompts for reward in prompt.rewards_reference],
         folder / "rewards.png",
-        label="Reward-model score",
+        label="Reward",
     )
     _overlaid(
         [float(len(item.completion_ids)) for prompt in prompts for item in prompt.policy],

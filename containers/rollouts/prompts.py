@@ -140,7 +140,7 @@ def read_evaluation_prompts(
 def _that_fit(
     path: Path, tokenizer: Any, *, num_rows: int, max_length: int, setting: str, minimum: int, purpose: str
 ) -> PolicyPrompts:
-    rows = _read_rows(path)
+    rows = read_prompt_rows(path)
     if not rows:
         raise BadDataError(
             f"{path.name} has no prompt to {purpose}. Raise filter_dataset.policy_prompt_fraction or "
@@ -183,7 +183,12 @@ def _that_fit(
     return found
 
 
-def _read_rows(path: Path) -> list[dict[str, Any]]:
+def read_prompt_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of prompts: `prompt`, `domain`, `prompt_id`, and of a prompt set `answer`, `columns`.
+
+    Raises:
+        MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
+    """
     try:
         table = parquet.read_table(path)
         table.select(["prompt", "domain", "prompt_id"])  # each must be there

@@ -25,12 +25,13 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
-from containers.contracts.names import MODEL_FOLDER, TRAIN_PAIRS_FILE
+from containers.contracts.names import MODEL_FOLDER, POLICY_TRAIN_PROMPTS_FILE, TRAIN_PAIRS_FILE
 from containers.contracts.outcome import Metric
 from containers.data.pairs import read_pair_rows
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError
 from containers.models.loading import parameter_counts
+from containers.rollouts.prompts import read_prompt_rows
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
@@ -45,9 +46,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     config = context.spec.config
     if not isinstance(config, BuildBaseModelConfig):
         raise BadConfigError(f"build_base_model was given the config of {config.stage}.")
-    # Validation texts are not read.
-    rows = read_pair_rows(context.input_path("pairs"), TRAIN_PAIRS_FILE)
-    texts = [message["content"] for row in rows for message in (*row["prompt"], *row["chosen"], *row["rejected"])]
+    texts = _texts(context)
     tokenizer = _build_tokenizer(context, config, texts)
     tokenizer.chat_template = default_chat_template()
     model = _build_model(config, tokenizer, seed=context.spec.seed)
@@ -59,6 +58,16 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         Metric(name="vocabulary_size", value=len(tokenizer), unit="tokens"),
         _bytes_per_token(tokenizer, texts),
     )
+
+
+def _texts(context: StageContext) -> list[str]:
+    """Return the texts of the training pairs, or of the training prompts with their answers; none that judges."""
+    if context.has_input("pairs"):
+        rows = read_pair_rows(context.input_path("pairs"), TRAIN_PAIRS_FILE)
+        return [message["content"] for row in rows for message in (*row["prompt"], *row["chosen"], *row["rejected"])]
+    rows = read_prompt_rows(context.input_path("prompts") / POLICY_TRAIN_PROMPTS_FILE)
+    of_prompts = [message["content"] for row in rows for message in row["prompt"]]
+    return [*of_prompts, *(answer for row in rows if (answer := row.get("answer")))]
 
 
 def default_chat_template() -> str:

@@ -1,4 +1,4 @@
-"""evaluate_policy: compare policy and reference on held-out prompts, by the reward model that trained the policy."""
+"""evaluate_policy: compare policy and reference on held-out prompts, by the rewards that trained the policy."""
 
 import gc
 import time
@@ -11,17 +11,18 @@ import pyarrow.parquet as parquet
 import torch
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.rewards import RewardModelTerm, RewardTerm
 from containers.contracts.names import COMPLETIONS_FILE, MODEL_FOLDER, PLOTS_FOLDER, POLICY_EVALUATION_FILE
 from containers.contracts.outcome import Metric
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, DivergedError
 from containers.models.loading import load_causal_model, load_tokenizer, num_embedding_rows, position_limit
-from containers.rewards.reward_model import load_scorer
+from containers.rewards.base import Answered, close_rewards, start_rewards
+from containers.rewards.judging import Judged, judge
 from containers.rollouts.comparison import ComparedPrompt, compare_policies, write_policy_plots
 from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
-from containers.rollouts.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
-from containers.scoring.scorer import RewardScorer
+from containers.rollouts.prompts import PolicyPrompt, check_lengths, opening_of, read_evaluation_prompts, seeded_subset
 
 _PROGRESS_INTERVAL_S = 1.0
 
@@ -47,12 +48,21 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     )
     log_ratios = [own - other for own, other in zip(logprobs, logprobs_of_reference, strict=True)]
     compared = _compare_prompts(context, config, prompts, policy, reference, log_ratios=log_ratios)
-    evaluation = compare_policies(compared, confidence=config.confidence, num_samples=config.num_samples)
+    evaluation = compare_policies(
+        compared, confidence=config.confidence, num_samples=config.num_samples, terms=_compared_terms(config)
+    )
     (context.output / POLICY_EVALUATION_FILE).write_text(evaluation.model_dump_json(indent=2), encoding="utf-8")
     _write_completions(compared, context.output / COMPLETIONS_FILE)
     write_policy_plots(compared, context.output / PLOTS_FOLDER)
     figures = (value for _, value in evaluation if isinstance(value, Metric))
-    return (*figures, *_empty_counts(context, compared))
+    of_terms = (metric for term in evaluation.terms for metric in (term.policy, term.reference, term.difference))
+    return (*figures, *of_terms, *_empty_counts(context, compared))
+
+
+def _compared_terms(config: EvaluatePolicyConfig) -> tuple[RewardTerm, ...]:
+    """Return the rewards to compare one by one; none where the only one is the sum already."""
+    only = config.rewards[0] if len(config.rewards) == 1 else None
+    return () if isinstance(only, RewardModelTerm) else config.rewards
 
 
 def _held_out_prompts(context: StageContext, config: EvaluatePolicyConfig) -> tuple[PolicyPrompt, ...]:
@@ -122,42 +132,52 @@ def _compare_prompts(
     log_ratios: Sequence[float],
 ) -> list[ComparedPrompt]:
     """Return both models' completions with their rewards, by prompt."""
-    scorer = load_scorer(context, batch_size=config.batch_size)
     size = config.completions_per_prompt
     repeated = [prompt for prompt in prompts for _ in range(size)]
-    rewards_policy, rewards_reference = _rewards(scorer, repeated, policy, reference)
+    found = _judged(context, config, repeated, policy, reference)
     if not torch.isfinite(torch.tensor(log_ratios)).all():
         raise DivergedError("A log-probability of the policy's completions is not finite; the policy cannot be judged.")
+
+    def part(values: Sequence[float], start: int) -> tuple[float, ...]:
+        return tuple(values[start : start + size])
+
+    def of_terms(start: int) -> dict[str, tuple[float, ...]]:
+        return {name: part(values, start) for name, values in found.values.items()}
+
     return [
         ComparedPrompt(
             prompt=prompt,
             policy=tuple(policy[start : start + size]),
             reference=tuple(reference[start : start + size]),
-            rewards_policy=tuple(rewards_policy[start : start + size]),
-            rewards_reference=tuple(rewards_reference[start : start + size]),
-            log_ratios=tuple(log_ratios[start : start + size]),
+            rewards_policy=part(found.totals, start),
+            rewards_reference=part(found.totals, len(repeated) + start),
+            log_ratios=part(log_ratios, start),
+            values_policy=of_terms(start),
+            values_reference=of_terms(len(repeated) + start),
         )
         for start, prompt in zip(range(0, len(repeated), size), prompts, strict=True)
     ]
 
 
-def _rewards(
-    scorer: RewardScorer, prompts: Sequence[PolicyPrompt], *written: Sequence[Completion]
-) -> tuple[list[float], ...]:
-    """Return the rewards of each list of completions; equal texts on one prompt are scored once.
-
-    Scored twice, in batches of other shapes, a text would have two rewards that differ by rounding.
-    """
-    turns = {prompt.prompt_id: prompt.conversation for prompt in prompts}
-    columns = [
-        [(prompt.prompt_id, completion.text) for prompt, completion in zip(prompts, completions, strict=True)]
-        for completions in written
+def _judged(
+    context: StageContext,
+    config: EvaluatePolicyConfig,
+    prompts: Sequence[PolicyPrompt],
+    policy: Sequence[Completion],
+    reference: Sequence[Completion],
+) -> Judged:
+    """Return what the rewards say about the policy's completions, and then the reference's."""
+    tokenizer = load_tokenizer(context.input_path("policy") / MODEL_FOLDER, origin=context.input("policy").origin)
+    opening = opening_of(tokenizer)
+    answered = [
+        Answered(prompt.conversation, completion, opening, prompt.answer, prompt.columns)
+        for prompt, completion in zip([*prompts, *prompts], [*policy, *reference], strict=True)
     ]
-    texts = list(dict.fromkeys(item for column in columns for item in column))
-    asked = [[*turns[prompt], {"role": "assistant", "content": text}] for prompt, text in texts]
-    scores = scorer.score_written(asked)
-    rewards = dict(zip(texts, scores, strict=True))
-    return tuple([rewards[item] for item in column] for column in columns)
+    started = start_rewards(context, config)
+    try:
+        return judge(started, answered)
+    finally:
+        close_rewards(started)
 
 
 def _empty_counts(context: StageContext, compared: Sequence[ComparedPrompt]) -> tuple[Metric, ...]:
@@ -187,6 +207,8 @@ def _write_completions(compared: Sequence[ComparedPrompt], path: Path) -> None:
             "reference": item.reference[number].text,
             "reward_policy": item.rewards_policy[number],
             "reward_reference": item.rewards_reference[number],
+            "values_policy": {name: values[number] for name, values in item.values_policy.items()},
+            "values_reference": {name: values[number] for name, values in item.values_reference.items()},
             "winner": item.winner(number, number),
             "log_ratio": item.log_ratios[number],
             "num_tokens_policy": len(item.policy[number].completion_ids),

@@ -67,6 +67,8 @@ def _reader_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> 
     shares = served.get("mixture")
     parts = [served, *(part for part in (shares if isinstance(shares, list) else ()) if isinstance(part, Mapping))]
     known = {str(part["reader"]) for part in parts if part.get("reader") is not None}
+    if config.dataset is None:
+        return
     named = {f"dataset.mixture.{number}.reader": part.reader for number, part in enumerate(config.dataset.mixture)}
     for key, reader in {"dataset.reader": config.dataset.reader, **named}.items():
         if reader is not None and str(reader) not in known:

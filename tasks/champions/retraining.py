@@ -87,11 +87,16 @@ def load_retraining(start_from: str, settings: Sequence[str] = (), *, profile: s
         raise InvalidConfigError(
             str(path), [Mistake("reward_model", "a retraining trains its own reward model. Leave it out here.")]
         )
+    dataset = loaded.config.dataset
+    if dataset is None:
+        raise InvalidConfigError(
+            str(path), [Mistake("dataset", "a retraining looks for new preferences, and this run reads none.")]
+        )
     last = StageName.EVALUATE_POLICY
     if loaded.config.retrain.models == "reward_model":
         last = StageName.EVALUATE_REWARD_MODEL
     own = [f"run.until={last}", "run.again_from=null"]
-    pins, never_new = _pinned_sources(loaded.config.dataset)
+    pins, never_new = _pinned_sources(dataset)
     pins += _pinned_models(loaded.config)
     pinned = load_run_config(path, overrides=[*settings, *own, *pins], profile=profile)
     changed = (*settings, *([f"gpu_profile={profile}"] if profile else []))

@@ -8,6 +8,7 @@ import json
 import math
 
 from containers.contracts.identity import config_profile
+from containers.contracts.names import StageName
 from tasks.config.run import RunConfig
 
 DEBUG_TAG = "debug"
@@ -65,13 +66,18 @@ def _own_place(config: RunConfig) -> dict[str, object]:
     }
 
 
+def _one_file(config: RunConfig) -> dict[str, object]:
+    """A validation file would be used whole."""
+    if config.dataset is None:
+        return {}
+    subset = {} if config.dataset.split else {"dataset.subset": None}
+    return {"dataset.validation": None, "dataset.validation_split": None, **subset}
+
+
 def _few_rows(config: RunConfig) -> dict[str, object]:
     settings: dict[str, object] = {
         "filter_dataset.max_rows": _MAX_ROWS,
-        # A validation file would be used whole.
-        "dataset.validation": None,
-        "dataset.validation_split": None,
-        **({} if config.dataset.split else {"dataset.subset": None}),
+        **_one_file(config),
         "filter_dataset.validation_fraction": 0.2,
         "filter_dataset.minimum_train_pairs": 1,
         "filter_dataset.minimum_validation_pairs": 1,
@@ -96,18 +102,21 @@ def _short_trainings(config: RunConfig) -> dict[str, object]:
         "train_policy.max_completion_length": _short(config.train_policy.max_completion_length),
         "train_policy.schedule": {"max_steps": _NUM_STEPS, "save_steps": _NUM_STEPS},
     }
-    for section in ("train_sft", "train_reward_model", "train_dpo"):
-        if getattr(config, section) is not None:
+    for section in (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_DPO):
+        if config.takes_part(section):
             settings[f"{section}.global_batch_size"] = ranks
             settings[f"{section}.schedule"] = {"max_steps": _NUM_STEPS, "eval_steps": 1, "save_steps": _NUM_STEPS}
     return settings
 
 
 def _short_evaluations(config: RunConfig) -> dict[str, object]:
+    of_reward_model = {"suites": [], "num_bootstrap": 100, "num_edited_pairs": _NUM_PROMPTS}
     return {
-        "evaluate_reward_model.suites": [],
-        "evaluate_reward_model.num_bootstrap": 100,
-        "evaluate_reward_model.num_edited_pairs": _NUM_PROMPTS,
+        **(
+            {f"evaluate_reward_model.{key}": value for key, value in of_reward_model.items()}
+            if config.has_pairs
+            else {}
+        ),
         "evaluate_policy.max_prompts": _NUM_PROMPTS,
         "evaluate_policy.completions_per_prompt": 1,
         # At least as many as the policy was trained to write.

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import ValidationError
 
 from containers.contracts.certificate import TEST_SUITE
+from containers.contracts.configs.rewards import RewardModelTerm
 from containers.contracts.configs.row_reading import AS_FOUND
 from containers.contracts.names import StageName
 from tasks.config.errors import Mistake, near_match
@@ -107,9 +108,45 @@ def _pairs_are_left_for_the_reward_model(config: RunTree) -> Iterator[Mistake]:
         yield Mistake("filter_dataset.policy_prompt_fraction", "1 leaves no pair to train the reward model on.")
 
 
+def _rows_come_from_somewhere(config: RunTree) -> Iterator[Mistake]:
+    if not config.sources:
+        yield Mistake(
+            "dataset",
+            "neither dataset nor prompts is given. Name preferences in `dataset` to train a reward model or by DPO, or "
+            "prompts in `prompts` and rewards that need no reward model in `train_policy.rewards`.",
+        )
+
+
+def _what_needs_pairs_has_them(config: RunTree) -> Iterator[Mistake]:
+    if config.has_pairs or config.prompts is None:
+        return
+    for key, what in {
+        "train_sft": "is fine-tuned on the chosen answers of preferences",
+        "train_dpo": "trains on preferences",
+        "reward_model": "earns its certificate on preferences",
+    }.items():
+        if getattr(config, key) is not None:
+            yield Mistake(key, f"{what}, and there is no `dataset`. Name one, or leave {key} out.")
+    for name in ("train_reward_model", "evaluate_reward_model"):
+        section = getattr(config, name)
+        if section != type(section)():
+            yield Mistake(name, "is set, and without `dataset` the run has no reward model. Leave it out.")
+
+
+def _rewards_without_pairs(config: RunTree) -> Iterator[Mistake]:
+    if config.has_pairs or config.prompts is None or config.train_dpo is not None:
+        return
+    if any(isinstance(term, RewardModelTerm) for term in config.train_policy.rewards):
+        yield Mistake(
+            "train_policy.rewards",
+            "the reward model gives rewards, and without `dataset` the run has none. Name other rewards, for example "
+            "`[{type: math}]`, or preferences in `dataset`.",
+        )
+
+
 def _pairs_are_held_out(config: RunTree) -> Iterator[Mistake]:
     fraction = config.filter_dataset.validation_fraction
-    if config.dataset.holds_out_by_prompt and fraction in (0, 1):
+    if config.dataset is not None and config.dataset.holds_out_by_prompt and fraction in (0, 1):
         lost = "judge the reward model by" if fraction == 0 else "train the reward model on"
         yield Mistake(
             "filter_dataset.validation_fraction",
@@ -180,6 +217,9 @@ def _servers_have_ports_of_their_own(config: RunTree) -> Iterator[Mistake]:
 
 
 _RULES: tuple[Rule, ...] = (
+    _rows_come_from_somewhere,
+    _what_needs_pairs_has_them,
+    _rewards_without_pairs,
     _one_base_model,
     _tokenizer_file_is_read,
     _built_model_has_one_tokenizer,

@@ -168,7 +168,11 @@ class RunTree(Frozen):
     tokenizer_file: Path | None = Field(
         None, description="For build_base_model: a tiktoken rank file; null: a tokenizer is trained on the pairs"
     )
-    dataset: DatasetSource = Field(description="Where the preference rows come from")
+    dataset: DatasetSource | None = Field(
+        None,
+        description="Where the preference rows come from; null: the run has no reward model, and trains the policy on "
+        "other rewards and `prompts`",
+    )
     filter_dataset: FilterDatasetConfig = Field(
         FilterDatasetConfig(), description="Which rows become preference pairs, and how they are split"
     )
@@ -246,6 +250,21 @@ class RunTree(Frozen):
         return self.reward_model is None or self.run.until is not StageName.EVALUATE_REWARD_MODEL
 
     @property
+    def has_pairs(self) -> bool:
+        """Whether the run reads preferences, and so has a reward model."""
+        return self.dataset is not None
+
+    @property
+    def trains_reward_model(self) -> bool:
+        """Whether the run trains a reward model of its own."""
+        return self.has_pairs and self.reward_model is None
+
+    @property
+    def sources(self) -> tuple[DatasetSource, ...]:
+        """Where rows come from: preferences, prompts."""
+        return tuple(source for source in (self.dataset, self.prompts) if source is not None)
+
+    @property
     def pair_filters(self) -> FilterDatasetConfig:
         """The filters of preferences; beside a prompt set they set no prompt aside for the policy."""
         if self.prompts is None:
@@ -276,8 +295,10 @@ class RunTree(Frozen):
         """Whether the run has the stage, if nothing ends it early."""
         if stage is StageName.FILTER_PROMPTS:
             return self.prompts is not None
+        if stage in (StageName.FILTER_DATASET, StageName.EVALUATE_REWARD_MODEL):
+            return self.has_pairs
         if stage is StageName.TRAIN_REWARD_MODEL:
-            return self.reward_model is None
+            return self.trains_reward_model
         if stage is StageName.TRAIN_DPO:
             return self.train_dpo is not None
         if stage is StageName.TRAIN_POLICY:
@@ -290,7 +311,7 @@ class RunTree(Frozen):
         """Configuration of the stage's program; None if the run lacks the stage, or it has no program."""
         if not self.takes_part(stage) or stage is StageName.CHECK_SYSTEM:
             return None
-        if stage is StageName.FILTER_DATASET:
+        if stage is StageName.FILTER_DATASET and self.dataset is not None:
             return whole_filter_config(self.pair_filters, self.dataset, self.evaluate_reward_model.suites)
         if stage is StageName.FILTER_PROMPTS and self.prompts is not None:
             policy = self.policy_on_rewards
@@ -300,5 +321,7 @@ class RunTree(Frozen):
         if stage is StageName.TRAIN_POLICY:
             length = self.evaluate_policy.max_prompt_length
             return self.train_policy.model_copy(update={"evaluation_prompt_length": length})
+        if stage is StageName.EVALUATE_POLICY and self.policy_on_rewards is not None:
+            return self.evaluate_policy.model_copy(update={"rewards": self.policy_on_rewards.rewards})
         section: StageConfig = getattr(self, stage.value)
         return section

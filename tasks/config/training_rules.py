@@ -21,15 +21,17 @@ _Training = TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig | TrainPoli
 
 _TRAININGS: dict[str, Callable[[RunTree], _Training | None]] = {
     "train_sft": lambda config: config.train_sft,
-    "train_reward_model": lambda config: None if config.reward_model else config.train_reward_model,
+    "train_reward_model": lambda config: config.train_reward_model if config.trains_reward_model else None,
     "train_dpo": lambda config: config.train_dpo,
     "train_policy": lambda config: config.policy_on_rewards,
 }
 _EVALUATING = ("train_sft", "train_reward_model", "train_dpo")
 # The stages whose configuration has a max_length.
 _LENGTHS: dict[str, Callable[[RunTree], int | None]] = {
-    "train_reward_model": lambda config: config.train_reward_model.max_length,
-    "evaluate_reward_model": lambda config: None if config.reward_model else config.evaluate_reward_model.max_length,
+    "train_reward_model": lambda config: config.train_reward_model.max_length if config.has_pairs else None,
+    "evaluate_reward_model": lambda config: (
+        config.evaluate_reward_model.max_length if config.trains_reward_model else None
+    ),
     "train_sft": lambda config: config.train_sft.max_length if config.train_sft is not None else None,
     "train_dpo": lambda config: config.train_dpo.max_length if config.train_dpo is not None else None,
 }
@@ -108,7 +110,7 @@ def _saves_fall_on_generated_batches(config: RunTree) -> Iterator[Mistake]:
 
 def _evaluation_reads_what_was_trained(config: RunTree) -> Iterator[Mistake]:
     trained, evaluated = config.train_reward_model.max_length, config.evaluate_reward_model.max_length
-    if config.reward_model is None and evaluated < trained:
+    if config.trains_reward_model and evaluated < trained:
         yield Mistake(
             "evaluate_reward_model.max_length",
             f"{evaluated} is below train_reward_model.max_length {trained}: pairs of a length between the two would "
@@ -120,7 +122,7 @@ def _reward_model_judges_what_it_knows(config: RunTree, *, section: str) -> Iter
     lengths = config.train_policy if section == "train_policy" else config.evaluate_policy
     total, longest = lengths.max_prompt_length + lengths.max_completion_length, config.train_reward_model.max_length
     takes_part = section != "train_policy" or config.policy_on_rewards is not None
-    if takes_part and config.reward_model is None and total > longest:
+    if takes_part and config.trains_reward_model and total > longest:
         yield Mistake(
             f"{section}.max_completion_length",
             f"prompt {lengths.max_prompt_length} plus completion {lengths.max_completion_length} is {total} tokens; the"

@@ -130,7 +130,7 @@ def look_up_stages(config: RunConfig) -> CachedStages:
     except Exception as error:  # the system check explains a missing source
         first_line = str(error).partition("\n")[0]
         # `rlhf plan` lists the missing data separately.
-        rest = f"not known: {'its data is not here' if any(absent_data(config.dataset)) else first_line}"
+        rest = f"not known: {'its data is not here' if any(map(any, map(absent_data, config.sources))) else first_line}"
     texts = {stage: lookup.texts.get(stage, rest) for stage in config.stages}
     artifacts = {stage: Path(found.path) for stage, found in lookup.found.items() if stage in texts}
     again = config.run.again_from

@@ -247,13 +247,13 @@ def make(
     stage: StageName,
     *,
     unkeyed: tuple[StageInput, ...] = (),
-    **made: ArtifactRef | StageInput | GateVerdict,
+    **made: ArtifactRef | StageInput | GateVerdict | None,
 ) -> ArtifactRef:
     """Return the stage's verified artifact; see `run_stage`.
 
     Args:
         unkeyed: inputs that the program only checks; its key does not include them.
-        made: what the stage reads, by role.
+        made: what the stage reads, by role; None for what this run does not make.
 
     Raises:
         StageFailedError: the stage failed.

@@ -28,6 +28,7 @@ Made: TypeAlias = Mapping[str, Any]
 
 # Roles that a stage only waits for; its program does not read them.
 _ONLY_AWAITED = ("checked", "gate")
+_MADE_OF_PAIRS = ("pairs", "reward_model", "gate")
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,24 @@ class Stage:
     others: Callable[[RunConfig, bool], tuple[StageInput, ...]] = lambda run, ask_hub: ()
     named: Callable[[RunConfig], ModelSource | None] = lambda run: None
 
+    def read_in(self, run: RunConfig) -> tuple[str, ...]:
+        """The roles that its task gets in this run: without preferences, nothing that is made of them."""
+        if run.has_pairs:
+            return self.reads
+        if self.name is StageName.BUILD_BASE_MODEL:
+            return ("prompts",)
+        return tuple(role for role in self.reads if role not in _MADE_OF_PAIRS)
+
     def inputs(self, run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
         """The program's inputs, from what was made and from the run; `ask_hub` as in `filter_dataset_inputs`."""
-        read = (made_input(role, made[role]) for role in self.reads if role not in _ONLY_AWAITED)
+        read = (made_input(role, made[role]) for role in self.read_in(run) if role not in _ONLY_AWAITED)
         return *read, *self.others(run, ask_hub)
 
 
 def _data(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
     suites = run.evaluate_reward_model.suites
+    if run.dataset is None:
+        return ()
     return filter_dataset_inputs(run.filter_dataset, run.dataset, run.base_model, suites, ask_hub=ask_hub)
 
 

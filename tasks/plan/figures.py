@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from containers.contracts.configs.rewards import REWARD_MODEL_ALONE, RewardModelTerm
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
@@ -104,8 +105,17 @@ class PlanContext:
 
     @property
     def scorer(self) -> FoundShape | None:
-        """The reward model that judges policy and suites; one that the run trains has the shape of the model."""
+        """The reward model that judges pairs and suites; one that the run trains has the shape of the model."""
         return self.reward_model if self.config.reward_model is not None else self.model
+
+    @property
+    def scorer_of_policy(self) -> FoundShape | None:
+        """The reward model among the policy's rewards, of the shape of the model if its own is unknown."""
+        policy = self.config.policy_on_rewards
+        rewards = REWARD_MODEL_ALONE if policy is None else policy.rewards
+        if not any(isinstance(term, RewardModelTerm) for term in rewards):
+            return None
+        return self.scorer or self.model
 
 
 def count_figure(name: str, count: Count | None, unit: str) -> Figure:

@@ -117,6 +117,8 @@ def too_long_troubles(context: PlanContext, stage: StageName) -> Iterator[str]:
 def floor_mistakes(context: PlanContext) -> Iterator[Mistake]:
     """Minimums of filter_dataset that the counted rows cannot reach, even if no filter drops one."""
     filters, source, data = context.config.pair_filters, context.config.dataset, context.data
+    if source is None:
+        return
     floors = {"minimum_train_pairs": filters.minimum_train_pairs}
     held_out = {"minimum_validation_pairs": filters.minimum_validation_pairs}
     if source.holds_out_by_prompt:

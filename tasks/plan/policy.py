@@ -121,7 +121,7 @@ def policy_memory(
 ) -> dict[str, int]:
     """Bytes beside the trained policy: reward model, reference, and the cache of generation."""
     parts: dict[str, int] = {}
-    if context.scorer is not None:
+    if context.scorer is not None and context.scorer_of_policy is not None:
         reward_model = total_parameters(context.scorer.shape, head="score")
         parts["reward model"] = estimates.inference_memory(reward_model, context.profile)
     prompts = _prefilled_prompts(context, config, batch) * longest_prompt(context, config.max_prompt_length)
@@ -217,7 +217,7 @@ def _judging(
     language_models = (0 if completions.are_judged_late else 1) + (1 if config.method.beta else 0)
     one = estimates.forward_work(load.shape, profile, tokens=count * load.mean_tokens, num_processes=ranks)
     one += head.judging_work(tokens=count * load.judged_tokens)
-    scorer = context.scorer or context.model
+    scorer = context.scorer_of_policy
     if scorer is None:
         return one * language_models
     siblings = min(config.num_generations, batch.per_device_batch_size)

@@ -213,8 +213,7 @@ def _assumptions(context: PlanContext) -> Iterator[str]:
 
 def _absent_data(context: PlanContext) -> str:
     """Message about the first local data that are missing; empty if none are."""
-    sources = [source for source in (context.config.dataset, context.config.prompts) if source is not None]
-    problem = next((found for source in sources for found in absent_data(source)), None)
+    problem = next((found for source in context.config.sources for found in absent_data(source)), None)
     if problem is None:
         return ""
     lacks = "nothing of the data" if context.data.rows is None else "nothing of it"

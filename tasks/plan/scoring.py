@@ -110,7 +110,7 @@ def _reference(context: PlanContext) -> tuple[Work | None, tuple[Figure, ...]]:
     if context.reference is None:
         return None, ()
     settings, profile = context.config.filter_dataset.polarity, stage_profile(context.profile, StageName.FILTER_DATASET)
-    shape, sources = context.reference.shape, len(context.config.dataset.parts)
+    shape, sources = context.reference.shape, sum(len(source.parts) for source in context.config.sources[:1])
     judged = 2 * settings.num_pairs * sources * mean_conversation(context, settings.max_length)
     work = estimates.forward_work(shape, profile, tokens=judged, num_processes=1)
     longest = longest_conversation(context, settings.max_length)
@@ -172,7 +172,8 @@ def _edited_tokens(suites: Sequence[float], *, num_pairs: int, mean: float) -> f
 def plan_evaluate_policy(context: PlanContext) -> StagePlan:
     """Plan of the policy's evaluation, one model at a time.
 
-    Policy and reference generate, and judge the policy's completions; the reward model judges the completions of both.
+    Policy and reference generate, and judge the policy's completions; the reward model, if it is among the rewards,
+    judges the completions of both.
     """
     config, stage = context.config.evaluate_policy, StageName.EVALUATE_POLICY
     prompts = context.data.policy_eval_prompts
@@ -206,10 +207,10 @@ def _policy_comparison(context: PlanContext, *, num_prompts: int) -> Work | None
         max_tokens=config.max_completion_length,
     )
     tokens = count * (prompt_tokens + config.max_completion_length)
-    scorer = context.scorer or context.model
-    judging = estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
-    scoring = estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=1)
-    return (one_policy + judging + scoring) * 2
+    of_each = one_policy + estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
+    if context.scorer_of_policy is not None:
+        of_each += estimates.forward_work(context.scorer_of_policy.shape, profile, tokens=tokens, num_processes=1)
+    return of_each * 2
 
 
 def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:

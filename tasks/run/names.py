@@ -19,7 +19,7 @@ def run_title(config: RunConfig, *, command: str = "") -> str:
     Args:
         command: how to repeat the run; names the file.
     """
-    parts = [_model(config), dataset_label(config.dataset), config.gpu_profile.name]
+    parts = [_model(config), dataset_label(config.sources[0]), config.gpu_profile.name]
     if _file_in(command) not in ("", config.run.name):
         parts.append(config.run.name)
     return SEPARATOR.join(parts)

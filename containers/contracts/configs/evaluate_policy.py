@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import BatchSize, BatchTokens, Confidence, Frozen, Rows, Shown, Tokens, Weight
+from containers.contracts.configs.rewards import REWARD_MODEL_ALONE, RewardTerm
 
 
 class EvaluatePolicyConfig(Frozen):
@@ -16,6 +17,11 @@ class EvaluatePolicyConfig(Frozen):
     max_completion_length: Tokens = Field(256, ge=1, description="Tokens")
     completions_per_prompt: BatchSize = Field(1, ge=1, description="From both policy and reference; their mean counts")
     temperature: Weight = Field(1.0, description="0 is greedy")
+    rewards: tuple[RewardTerm, ...] = Field(
+        REWARD_MODEL_ALONE,
+        description="Leave it out: the run puts train_policy.rewards here, so that the policy is judged by what it was "
+        "trained on",
+    )
     batch_size: BatchSize = Field(16, ge=1, description="Completions per forward, at most")
     score_batch_tokens: BatchTokens = Field(
         None, description="Tokens per forward of the reward model, as evaluate_reward_model.batch_tokens"

@@ -127,6 +127,9 @@ def _read_funnel(filtered: Path) -> Funnel | None:
 
 def _size_before_filters(config: RunConfig) -> DataSize:
     filters = config.pair_filters
+    if config.dataset is None:
+        words = "no preferences; prompts: " + "; ".join(part.hub_id or part.train for part in _parts_of(config.prompts))
+        return DataSize(words, None, None, None, None, None, None, None, None)
     rows, validation, words = _source_rows(config.dataset, filters)
     if rows is None:
         return DataSize(words, None, None, None, validation, *_parts(validation, filters.validation_parts), None, None)
@@ -146,6 +149,10 @@ def _size_before_filters(config: RunConfig) -> DataSize:
     held_out = prompts.share(filters.policy_eval_prompt_fraction)
     _, judged = _parts(held_out, filters.validation_parts.model_copy(update={"tune": 0.0}))
     return DataSize(words, rows, most, train, validation, tune, test, prompts.less(held_out), judged)
+
+
+def _parts_of(source: DatasetSource | None) -> tuple[RowSource, ...]:
+    return () if source is None else tuple(part for _, part in source.parts)
 
 
 def _parts(held_out: Count | None, parts: ValidationParts) -> tuple[Count | None, Count | None]:

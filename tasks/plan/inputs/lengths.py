@@ -167,6 +167,8 @@ def read_lengths(
         data: how many rows there are; exact where filter_dataset counted its own.
         artifacts: of stages that have their result already; filter_dataset's holds exactly these pairs.
     """
+    if config.dataset is None:
+        return None
     filtered = artifacts.get(StageName.FILTER_DATASET)
     files: Sequence[Path]
     kept = data.train_pairs if data.train_pairs is not None and data.train_pairs.origin == "exact" else None

@@ -32,16 +32,20 @@ def write_prompts(
     train: Sequence[str] = (),
     evaluation: Sequence[str] = ("Who?", "What is blue?"),
     answers: Sequence[str] = (),
+    evaluation_answers: Sequence[str] = (),
 ) -> Path:
-    """A filter_dataset artifact with one user turn for each text, and reference answers of the training prompts."""
+    """A filter_dataset artifact with one user turn for each text, and reference answers of the prompts."""
     folder.mkdir(parents=True, exist_ok=True)
-    for file, texts in ((POLICY_TRAIN_PROMPTS_FILE, train), (POLICY_EVAL_PROMPTS_FILE, evaluation)):
+    for file, texts, known in (
+        (POLICY_TRAIN_PROMPTS_FILE, train, answers),
+        (POLICY_EVAL_PROMPTS_FILE, evaluation, evaluation_answers),
+    ):
         rows = [
             {"prompt": [{"role": "user", "content": text}], "domain": "general", "prompt_id": f"prompt-{number}"}
             for number, text in enumerate(texts)
         ]
-        if file == POLICY_TRAIN_PROMPTS_FILE and answers:
-            rows = [{**row, "answer": answer} for row, answer in zip(rows, answers, strict=True)]
+        if known:
+            rows = [{**row, "answer": answer} for row, answer in zip(rows, known, strict=True)]
         parquet.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), folder / file)
     return folder
 

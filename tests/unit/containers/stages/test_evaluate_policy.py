@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.rewards import ExactTerm, LengthTerm, RegexTerm
 from containers.contracts.names import StageName
 from containers.contracts.records import PolicyEvaluation
 from containers.harness.context import StageContext
@@ -237,20 +238,30 @@ def test_the_same_text_is_a_tie_whatever_bfloat16_makes_of_its_reward() -> None:
     assert sorted(sample.winner for sample in found.samples) == ["policy", "tie"]
 
 
-class _RoundingScorer:
-    """Gives every place in a batch a score of its own, as rounding does in batches of other shapes."""
-
-    def score_written(self, conversations: list[Any]) -> list[float]:
-        return [1 + 1e-6 * place for place in range(len(conversations))]
-
-
-def test_a_text_that_both_wrote_on_a_prompt_has_one_reward() -> None:
-    prompts = [compared(number, (0.0,), (0.0,)).prompt for number in (0, 0, 1)]
-    own = [Completion((1,), (2,), text, True) for text in ("a", "b", "a")]
-    other = [Completion((1,), (2,), text, True) for text in ("b", "c", "a")]
-    policy, reference = evaluate_policy._rewards(_RoundingScorer(), prompts, own, other)  # type: ignore[arg-type]
-    assert policy[1] == reference[0] and policy[2] == reference[2]
-    assert len({*policy, *reference}) == 4  # a, b and c on prompt 0; a on prompt 1
+def test_without_a_reward_model_the_rewards_of_the_training_judge_each_by_itself(
+    tmp_path: Path, inputs: dict[str, Path]
+) -> None:
+    answered = {
+        "prompts": write_prompts(tmp_path / "prompts", evaluation=TEXTS, evaluation_answers=["7"] * len(TEXTS)),
+        **{name: inputs[name] for name in ("start_model", "policy")},
+    }
+    rewards = (ExactTerm(), RegexTerm(pattern="e", name="has_e"), LengthTerm(target=(0, 4), weight=0.5))
+    context, evaluation = evaluate(tmp_path, answered, rewards=rewards)
+    rows = completions_of(context)
+    assert [term.name for term in evaluation.terms] == ["exact", "has_e", "length"]
+    assert [term.is_outcome for term in evaluation.terms] == [True, False, False]
+    for row in rows:
+        for side in ("policy", "reference"):
+            values, text = row[f"values_{side}"], row[side]
+            assert values["has_e"] == ("e" in text)
+            assert values["exact"] == (text.strip() == "7")
+            wanted = values["exact"] + values["has_e"] + 0.5 * values["length"]
+            assert row[f"reward_{side}"] == pytest.approx(wanted)
+    of_e = evaluation.terms[1]
+    assert of_e.policy.value == pytest.approx(sum("e" in row["policy"] for row in rows) / len(rows))
+    assert of_e.difference.value == pytest.approx(of_e.policy.value - of_e.reference.value)
+    outcome = evaluation.terms[0].policy
+    assert (outcome.unit, outcome.count) == ("fraction", 6) and outcome.ci_high is not None
 
 
 def test_the_interval_is_over_prompts_and_covers_a_known_mean() -> None:

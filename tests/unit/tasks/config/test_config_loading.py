@@ -108,7 +108,7 @@ def test_a_missing_section_says_what_belongs_there(tmp_path: Path) -> None:
     path = write_run(tmp_path, dataset=None, gpu_profile=None)
     said = message(path)
     assert "gpu_profile: is missing. A name in configs/gpu_profiles, or the profile itself." in said
-    assert "dataset: is missing. Where the preference rows come from." in said
+    assert "dataset: neither dataset nor prompts is given." in said
 
 
 def test_a_broken_section_does_not_hide_what_the_others_get_wrong_together(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.pipeline import JUDGED_BY, STAGE_FACTS, Devices
 from containers.contracts.spec import StageInput
 from flows.rlhf import TASKS
+from tasks.config.run import RunConfig
 from tasks.config.sections import StageTimeouts
 from tasks.config.sources import DatasetSource, ModelSource
 from tasks.pipeline.stages import OF_THE_POLICY, STAGES, Made, Stage, required_config, walk
@@ -26,8 +27,11 @@ BETWEEN_CHECK_AND_REPORT = [stage for stage in CONTAINER_STAGES if stage is not 
 class Names:
     """Resolves every stage to its own name, and a named model to where it lies."""
 
+    def __init__(self, run: RunConfig) -> None:
+        self.run = run
+
     def made(self, stage: Stage, made: Made) -> str:
-        assert set(stage.reads) <= {*made, "checked"}, "a stage reads what is not there yet"
+        assert set(stage.read_in(self.run)) <= {*made, "checked"}, "a stage reads what is not there yet"
         return stage.name
 
     def named(self, stage: Stage, source: ModelSource) -> StageInput:
@@ -37,7 +41,7 @@ class Names:
 def walked(tmp_path: Path, **changes: Any) -> tuple[list[StageName], dict[str, Any]]:
     run = run_config("one", output_dir=tmp_path, store_dir=tmp_path / "store").model_copy(update=changes)
     made: dict[str, Any] = {}
-    return [stage.name for stage, _ in walk(run, Names(), made=made)], made
+    return [stage.name for stage, _ in walk(run, Names(run), made=made)], made
 
 
 def test_the_table_has_every_stage_between_check_and_report_in_order() -> None:
@@ -70,6 +74,18 @@ def test_a_prompt_set_gives_the_prompts_of_the_policy(tmp_path: Path) -> None:
     assert (made["pairs"], made["prompts"]) == (StageName.FILTER_DATASET, StageName.FILTER_PROMPTS)
 
 
+def test_a_run_without_preferences_reads_nothing_that_is_made_of_them(tmp_path: Path) -> None:
+    policy = TrainPolicyConfig(rewards=(ExactTerm(),))
+    names, made = walked(tmp_path, dataset=None, prompts=DatasetSource(train="prompts.jsonl"), train_policy=policy)
+    assert names == [
+        StageName.FILTER_PROMPTS,
+        StageName.BUILD_BASE_MODEL,
+        StageName.TRAIN_POLICY,
+        StageName.EVALUATE_POLICY,
+    ]
+    assert set(made) == {"prompts", "start_model", "policy", "verdict"}
+
+
 def test_named_models_stand_in_the_places_of_what_would_be_made(tmp_path: Path) -> None:
     base, scorer = ModelSource(path="base"), ModelSource(path="scorer")
     names, made = walked(tmp_path, build_base_model=None, base_model=base, reward_model=scorer)
@@ -80,7 +96,7 @@ def test_named_models_stand_in_the_places_of_what_would_be_made(tmp_path: Path) 
 def test_the_part_of_the_policy_goes_on_from_what_is_there(tmp_path: Path) -> None:
     run = run_config("one", output_dir=tmp_path, store_dir=tmp_path / "store")
     made: dict[str, Any] = dict.fromkeys(("prompts", "start_model", "reward_model", "gate"), "champion's")
-    assert [stage.name for stage, _ in walk(run, Names(), made=made, stages=OF_THE_POLICY)] == [
+    assert [stage.name for stage, _ in walk(run, Names(run), made=made, stages=OF_THE_POLICY)] == [
         StageName.TRAIN_POLICY,
         StageName.EVALUATE_POLICY,
     ]
