@@ -85,11 +85,11 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         self.rewards = start_rewards(context, config)
         self.model = self.untrained_model()
         check_lengths(config, max_positions=position_limit(self.model), name="start model")
-        note_policy_template(context, self.tokenizer, prompts.prompts)
+        note_policy_template(context, self.tokenizer, prompts.prompts, thinks=config.enable_thinking)
         for one in self.rewards:
             prompts = one.reward.scorable(context, prompts)
         self.prompts = prompts
-        self.opening = opening_of(self.tokenizer)
+        self.opening = opening_of(self.tokenizer, thinks=config.enable_thinking)
         try_rewards(context, config, self.rewards, prompts.prompts, opening=self.opening)
         asked = [prompt.token_ids for prompt in prompts.prompts]
         if prompts.left_out_text:

@@ -11,10 +11,6 @@ from typing import Any
 
 from containers.harness.errors import BadConfigError
 
-# Qwen3 writes a thought before its answer unless the template disables it: 512 tokens end within the thought. The
-# reward model is trained on answers without a thought, which the template writes after an empty thought; so the policy
-# also writes after an empty thought. Templates without this setting ignore it.
-ANSWER_AT_ONCE = {"enable_thinking": False}
 TIME_LIMIT_S = 5.0
 # Two exchanges: with one, a template that writes only the newest exchange would pass.
 _PROBE = (
@@ -40,6 +36,25 @@ _PROSE = re.compile(r"(?:[\w',.:;-]+ ){3}\w")
 
 class _TimeIsUpError(BaseException):
     """Time limit exceeded. Not an Exception, so that no code in between takes it for a fault of the template."""
+
+
+def thinking(thinks: bool) -> dict[str, bool]:
+    """Return the template's setting for a thought before the answer; templates without this setting ignore it.
+
+    Qwen3 writes a thought unless the template disables it: 512 tokens end within the thought. The reward model is
+    trained on answers without a thought, which the template writes after an empty thought; so a policy that it rewards
+    also writes after an empty thought.
+    """
+    return {"enable_thinking": thinks}
+
+
+def knows_thinking(tokenizer: Any) -> bool:
+    """Return whether the template writes another opening where the assistant may think."""
+    opened, plain = (
+        tokenizer.apply_chat_template([_PROBE[0]], tokenize=False, add_generation_prompt=True, **thinking(thinks))
+        for thinks in (True, False)
+    )
+    return bool(opened != plain)
 
 
 def check_chat_template(

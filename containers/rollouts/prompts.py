@@ -20,7 +20,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
-from containers.models.chat_template import ANSWER_AT_ONCE, peculiarities
+from containers.models.chat_template import knows_thinking, peculiarities, thinking
 from containers.models.template_losses import TemplateLosses
 from containers.models.token_batches import prompt_token_ids, tokens_of_all
 from containers.models.tokenizer_loading import token_without_row, without_row_text
@@ -100,6 +100,7 @@ def read_training_prompts(folder: Path, tokenizer: Any, config: TrainPolicyConfi
         folder / POLICY_TRAIN_PROMPTS_FILE,
         tokenizer,
         num_rows=num_rows,
+        thinks=config.enable_thinking,
         max_length=config.max_prompt_length,
         setting="train_policy.max_prompt_length",
         minimum=1,
@@ -130,6 +131,7 @@ def read_evaluation_prompts(
         folder / POLICY_EVAL_PROMPTS_FILE,
         tokenizer,
         num_rows=num_rows,
+        thinks=config.enable_thinking,
         max_length=max_length,
         setting=setting,
         minimum=_MIN_EVAL_PROMPTS,
@@ -138,7 +140,15 @@ def read_evaluation_prompts(
 
 
 def _that_fit(
-    path: Path, tokenizer: Any, *, num_rows: int, max_length: int, setting: str, minimum: int, purpose: str
+    path: Path,
+    tokenizer: Any,
+    *,
+    num_rows: int,
+    thinks: bool,
+    max_length: int,
+    setting: str,
+    minimum: int,
+    purpose: str,
 ) -> PolicyPrompts:
     rows = read_prompt_rows(path)
     if not rows:
@@ -149,7 +159,7 @@ def _that_fit(
     conversations = [
         [{name: str(message[name]) for name in ("role", "content")} for message in row["prompt"]] for row in rows
     ]
-    encoded = prompt_token_ids(tokenizer, conversations)
+    encoded = prompt_token_ids(tokenizer, conversations, thinks=thinks)
     short = [
         PolicyPrompt(
             prompt_id=row["prompt_id"],
@@ -258,22 +268,28 @@ def with_completions(input_ids: Tensor, completions: Sequence[Sequence[int]], *,
     return torch.cat([input_ids, tails], dim=1)
 
 
-def opening_of(tokenizer: Any) -> str:
+def opening_of(tokenizer: Any, *, thinks: bool) -> str:
     """Return the text that the chat template writes for the policy after a prompt, such as `assistant: <think>`."""
     question = [{"role": "user", "content": "question"}]
     plain, opened = (
-        str(tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=opens, **ANSWER_AT_ONCE))
+        str(tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=opens, **thinking(thinks)))
         for opens in (False, True)
     )
     return opened.removeprefix(plain) if opened.startswith(plain) else ""
 
 
-def note_policy_template(context: StageContext, tokenizer: Any, prompts: Sequence[PolicyPrompt]) -> None:
-    """Warn of text that the policy's chat template adds, and of turns that it leaves out of the prompts."""
+def note_policy_template(
+    context: StageContext, tokenizer: Any, prompts: Sequence[PolicyPrompt], *, thinks: bool
+) -> None:
+    """Warn of text that the policy's chat template adds, of turns that it leaves out, and that it knows no thoughts."""
+    if thinks and not knows_thinking(tokenizer):
+        context.recorder.note(
+            "Warning: train_policy.enable_thinking changes nothing: the chat template of the start model lacks it."
+        )
     for peculiarity in peculiarities(tokenizer, setting="train_sft.chat_template"):
         context.recorder.note(f"Warning: {peculiarity}")
     losses = TemplateLosses()
-    prompt_token_ids(tokenizer, [prompt.conversation for prompt in prompts], losses=losses)
+    prompt_token_ids(tokenizer, [prompt.conversation for prompt in prompts], thinks=thinks, losses=losses)
     _note(context, losses, name="start model")
 
 

@@ -168,7 +168,7 @@ def _judged(
 ) -> Judged:
     """Return what the rewards say about the policy's completions, and then the reference's."""
     tokenizer = load_tokenizer(context.input_path("policy") / MODEL_FOLDER, origin=context.input("policy").origin)
-    opening = opening_of(tokenizer)
+    opening = opening_of(tokenizer, thinks=config.enable_thinking)
     answered = [
         Answered(prompt.conversation, completion, opening, prompt.answer, prompt.columns)
         for prompt, completion in zip([*prompts, *prompts], [*policy, *reference], strict=True)

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from containers.data.pairs import Row
 from containers.formatting import one_line
 from containers.harness.errors import BadConfigError
-from containers.models.chat_template import ANSWER_AT_ONCE
+from containers.models.chat_template import thinking
 from containers.models.template_losses import TemplateLosses
 from containers.models.token_batches import prompt_token_ids, tokens_of_all
 
@@ -40,7 +40,7 @@ def tokenised_completions(
     """
     starts = prompt_token_ids(tokenizer, [prompt for prompt, _ in pairs])
     wholes = tokens_of_all(
-        tokenizer, [[*prompt, *completion] for prompt, completion in pairs], for_the_policy=True, losses=losses
+        tokenizer, [[*prompt, *completion] for prompt, completion in pairs], thinks=False, losses=losses
     )
     rewritten = []
     for place, (start, whole) in enumerate(zip(starts, wholes, strict=True)):
@@ -65,8 +65,8 @@ def _rest(
 
     Also None if the tokens decode to another text: some tokenizers (Llama 2's) put a space before each text.
     """
-    start = str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **ANSWER_AT_ONCE))
-    whole = str(tokenizer.apply_chat_template([*prompt, *completion], tokenize=False, **ANSWER_AT_ONCE))
+    start = str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **thinking(False)))
+    whole = str(tokenizer.apply_chat_template([*prompt, *completion], tokenize=False, **thinking(False)))
     if not whole.startswith(start):
         return None
     rest = whole.removeprefix(start)

@@ -322,6 +322,8 @@ class RunTree(Frozen):
             length = self.evaluate_policy.max_prompt_length
             return self.train_policy.model_copy(update={"evaluation_prompt_length": length})
         if stage is StageName.EVALUATE_POLICY and self.policy_on_rewards is not None:
-            return self.evaluate_policy.model_copy(update={"rewards": self.policy_on_rewards.rewards})
+            policy = self.policy_on_rewards
+            trained_with = {"rewards": policy.rewards, "enable_thinking": policy.enable_thinking}
+            return self.evaluate_policy.model_copy(update=trained_with)
         section: StageConfig = getattr(self, stage.value)
         return section

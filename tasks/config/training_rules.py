@@ -5,7 +5,7 @@ from functools import partial
 
 from containers.contracts.configs.policy_algorithms import contradictions as policy_contradictions
 from containers.contracts.configs.preference_losses import contradictions as loss_contradictions
-from containers.contracts.configs.rewards import reward_contradictions
+from containers.contracts.configs.rewards import RewardModelTerm, reward_contradictions
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
@@ -92,6 +92,20 @@ def _rewards_make_sense(config: RunTree) -> Iterator[Mistake]:
                 f"{term.name} compares completions with a reference answer, and the prompts come from preferences, "
                 "which have none. Name a prompt set with answers in `prompts`, or use other rewards.",
             )
+
+
+def _reward_model_reads_no_thoughts(config: RunTree) -> Iterator[Mistake]:
+    policy = config.policy_on_rewards
+    if (
+        policy is not None
+        and policy.enable_thinking
+        and any(isinstance(term, RewardModelTerm) for term in policy.rewards)
+    ):
+        yield Mistake(
+            "train_policy.enable_thinking",
+            "the reward model scores whole completions, and was trained on answers without a thought: it would judge "
+            "texts of a kind that it has not seen. Use other rewards, or set it to false.",
+        )
 
 
 def _saves_fall_on_generated_batches(config: RunTree) -> Iterator[Mistake]:
@@ -224,6 +238,7 @@ TRAINING_RULES: tuple[Rule, ...] = (
     *(partial(_happens_before_the_end, section=name, key="save_steps", what="save") for name in _TRAININGS),
     _algorithm_makes_sense,
     _rewards_make_sense,
+    _reward_model_reads_no_thoughts,
     _saves_fall_on_generated_batches,
     _evaluation_reads_what_was_trained,
     *(partial(_reward_model_judges_what_it_knows, section=section) for section in ("train_policy", "evaluate_policy")),

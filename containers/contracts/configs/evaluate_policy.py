@@ -15,6 +15,7 @@ class EvaluatePolicyConfig(Frozen):
     max_prompts: Rows | None = Field(200, ge=2, description="Held-out prompts used; null: all")
     max_prompt_length: Tokens = Field(1024, ge=4, description="Tokens; longer prompts are left out and counted")
     max_completion_length: Tokens = Field(256, ge=1, description="Tokens")
+    enable_thinking: bool = Field(False, description="Leave it out: the run puts train_policy.enable_thinking here")
     completions_per_prompt: BatchSize = Field(1, ge=1, description="From both policy and reference; their mean counts")
     temperature: Weight = Field(1.0, description="0 is greedy")
     rewards: tuple[RewardTerm, ...] = Field(

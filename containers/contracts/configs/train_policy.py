@@ -65,6 +65,11 @@ class TrainPolicyConfig(Frozen):
         "counts with it the prompts that will judge the policy. It changes no result",
     )
     max_completion_length: Tokens = Field(256, ge=1, description="Tokens")
+    enable_thinking: bool = Field(
+        False,
+        description="The policy may write a thought before its answer, where its chat template has this setting "
+        "(Qwen3); leave it room in max_completion_length. evaluate_policy does the same",
+    )
     temperature: Positive = Field(1.0, description="Of the completions; below 1 they vary less")
     top_p: Annotated[float, Field(gt=0, le=1), AfterValidator(_the_whole_distribution)] = Field(
         1.0, description="Only 1, so that completions are drawn from the distribution that is trained"

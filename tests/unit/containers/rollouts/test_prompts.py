@@ -7,15 +7,17 @@ import pytest
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
+from containers.models.chat_template import knows_thinking
 from containers.rollouts.prompts import (
     PolicyPrompt,
     PromptOrder,
+    opening_of,
     read_evaluation_prompts,
     read_training_prompts,
     seeded_subset,
 )
 from tests.unit.factories.prompt_factory import write_prompts
-from tests.unit.factories.tiny_policy import tiny_tokenizer
+from tests.unit.factories.tiny_policy import CHATML, tiny_tokenizer
 
 pytestmark = pytest.mark.stages
 
@@ -112,3 +114,29 @@ def test_a_subset_keeps_the_order_and_depends_on_the_seed_alone() -> None:
     assert list(chosen) == sorted(chosen, key=lambda prompt: prompt.token_ids)
     assert chosen == seeded_subset(prompts, limit=10, seed=1) != seeded_subset(prompts, limit=10, seed=2)
     assert seeded_subset(prompts, limit=None, seed=1) == seeded_subset(prompts, limit=99, seed=1) == tuple(prompts)
+
+
+# As Qwen3's: an empty thought where thinking is switched off.
+THINKING = CHATML.replace(
+    "<|im_start|>assistant\n{% endif %}",
+    "<|im_start|>assistant\n{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
+)
+
+
+@pytest.mark.parametrize(("thinks", "opening"), [(False, "assistant\n<think>\n\n</think>\n\n"), (True, "assistant\n")])
+def test_a_policy_that_may_think_begins_before_its_thought_in_training_and_evaluation(
+    tmp_path: Path, thinks: bool, opening: str
+) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = THINKING
+    folder = write_prompts(tmp_path, train=["Hi", "No"])
+    trained = read_training_prompts(
+        folder, tokenizer, TrainPolicyConfig(max_prompt_length=90, enable_thinking=thinks), num_rows=ROWS
+    )
+    judged = read_evaluation_prompts(
+        folder, tokenizer, EvaluatePolicyConfig(max_prompt_length=90, enable_thinking=thinks), num_rows=ROWS
+    )
+    for prompt in (*trained.prompts, *judged.prompts):
+        assert tokenizer.decode(list(prompt.token_ids)).endswith(opening)
+    assert opening_of(tokenizer, thinks=thinks) == f"<|im_start|>{opening}"
+    assert knows_thinking(tokenizer) and not knows_thinking(tiny_tokenizer())

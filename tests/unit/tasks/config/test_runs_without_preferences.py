@@ -39,6 +39,15 @@ def test_a_run_on_rewards_alone_has_no_stage_of_a_reward_model(tmp_path: Path) -
     assert isinstance(judged, EvaluatePolicyConfig) and judged.rewards == (MathTerm(name="math"),)
 
 
+def test_evaluation_lets_the_policy_think_where_training_did(tmp_path: Path) -> None:
+    policy = {**ON_REWARDS["train_policy"], "enable_thinking": True}  # type: ignore[dict-item]
+    config = load_run_config(write_run(tmp_path, **{**ON_REWARDS, "train_policy": policy})).config
+    judged = config.stage_config(StageName.EVALUATE_POLICY)
+    assert isinstance(judged, EvaluatePolicyConfig) and judged.enable_thinking
+    with pytest.raises(InvalidConfigError, match="enable_thinking: the reward model scores whole completions"):
+        load_run_config(write_run(tmp_path, train_policy={"lora": {"r": 8}, "enable_thinking": True}))
+
+
 def test_the_longest_text_of_a_reward_model_limits_nothing_where_there_is_none(tmp_path: Path) -> None:
     policy = {**ON_REWARDS["train_policy"], "max_completion_length": 4096}  # type: ignore[dict-item]
     longest = {"max_completion_length": 4096}
