@@ -163,7 +163,7 @@ class PolicyRollouts:
     def answered(self, place: int, completion: Completion) -> Answered:
         """Return a completion of that training prompt, as rewards see it."""
         prompt = self.prompts[place]
-        return Answered(prompt.conversation, completion, self.opening, prompt.answer, prompt.columns)
+        return Answered.of(prompt, completion, opening=self.opening)
 
     def written(self, policy: Any, places: Sequence[int]) -> list[Completion]:
         """Return one completion by the policy for each of these prompts."""

@@ -4,14 +4,27 @@ import re
 
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _HASHES = re.compile(r"####[ \t]*(.+)")
+_THOUGHT, _THOUGHT_END = "<think>", "</think>"
 _BOXED = "\\boxed{"
+
+
+def without_thought(text: str) -> str:
+    """Return what follows the last thought; nothing of a text that is a thought without an end.
+
+    Example: `<think>6 × 7 or 6 × 8?</think> 42` gives ` 42`, and `<think>6 × 7` gives an empty text.
+    """
+    after = text.rpartition(_THOUGHT_END)[2]
+    return "" if after.lstrip().startswith(_THOUGHT) else after
 
 
 def written_answer(text: str) -> str:
     """Return the answer that a completion writes: in its last tag, after its last `####`, in its last box; else all.
 
+    What stands in a thought is no answer.
+
     Example: `<think>6 × 7</think> <answer>42</answer>`, `… #### 42`, `… \\boxed{42}` and `42` give `42`.
     """
+    text = without_thought(text)
     for pattern in (_TAG, _HASHES):
         if found := pattern.findall(text):
             return _unboxed(found[-1].strip())

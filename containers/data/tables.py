@@ -44,7 +44,9 @@ _PAIRS = pa.schema(
     ]
 )
 _PROMPTS = pa.schema([("prompt", _TURNS), ("domain", pa.string()), ("prompt_id", pa.string())])
-_ANSWERED = pa.schema([*_PROMPTS, ("answer", pa.string()), ("columns", pa.string())])
+_ANSWERED = pa.schema(
+    [*_PROMPTS, ("answer", pa.string()), ("other_answers", pa.list_(pa.string())), ("columns", pa.string())]
+)
 
 
 def write_pairs(path: Path, rows: Iterable[PreferenceRow]) -> None:
@@ -62,7 +64,8 @@ def write_pairs(path: Path, rows: Iterable[PreferenceRow]) -> None:
 def write_prompts(path: Path, rows: Iterable[Row]) -> int:
     """Write each prompt once, where it first appears.
 
-    Rows of a prompt set have two columns more: the reference answer, and further columns as a JSON object.
+    Rows of a prompt set have three columns more: the reference answer, others that are right too, and further columns
+    as a JSON object.
 
     Returns:
         The number of prompts.
@@ -74,7 +77,11 @@ def write_prompts(path: Path, rows: Iterable[Row]) -> int:
     columns: list[Any] = [_turns([row.prompt for row in kept]), [row.domain for row in kept], list(first)]
     answered = [row for row in kept if isinstance(row, PromptRow)]
     if answered:
-        columns += [[row.answer for row in answered], [json.dumps(row.columns, sort_keys=True) for row in answered]]
+        columns += [
+            [row.answer for row in answered],
+            [list(row.other_answers) for row in answered],
+            [json.dumps(row.columns, sort_keys=True) for row in answered],
+        ]
     _write(path, columns, _ANSWERED if answered else _PROMPTS)
     return len(first)
 

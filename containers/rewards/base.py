@@ -16,7 +16,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.registries import REWARDS
 from containers.harness.context import StageContext
 from containers.rollouts.generate import Completion
-from containers.rollouts.prompts import PolicyPrompts
+from containers.rollouts.prompts import PolicyPrompt, PolicyPrompts
 
 # The stages whose configuration has rewards.
 Rewarding: TypeAlias = TrainPolicyConfig | EvaluatePolicyConfig
@@ -30,6 +30,7 @@ class Answered:
         conversation: the turns of the prompt.
         opening: what the chat template wrote for the policy after the prompt, such as `<think>`.
         answer: the prompt's reference answer, if it has one.
+        other_answers: further answers that are right too.
         columns: further columns of the prompt's row.
     """
 
@@ -38,6 +39,17 @@ class Answered:
     opening: str = ""
     answer: str | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
+    other_answers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, prompt: PolicyPrompt, completion: Completion, *, opening: str) -> "Answered":
+        """Return the prompt with that completion."""
+        return cls(prompt.conversation, completion, opening, prompt.answer, prompt.columns, prompt.other_answers)
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Every answer that is right; empty if the prompt has no reference answer."""
+        return (self.answer, *self.other_answers) if self.answer else ()
 
     @property
     def text(self) -> str:

@@ -21,7 +21,7 @@ class ExactReward(Reward):
     def _value(self, one: Answered) -> Value:
         if not one.answer:
             return NoValue("the prompt has no reference answer")
-        return float(self._normal(written_answer(one.text)) == self._normal(one.answer))
+        return float(self._normal(written_answer(one.text)) in map(self._normal, one.accepted))
 
     def _normal(self, text: str) -> str:
         text = " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The answer of a completion, compared with the prompt's reference answer as a number or expression (math-verify).
+"""The answer of a completion, compared with the prompt's reference answers as a number or expression (math-verify).
 
 It runs in processes that can be killed: one completion (`5^5^5^5^5`) would hold it for ever, and in threads it raises.
 """
@@ -23,7 +23,7 @@ class MathReward(Reward):
     def values(self, answered: Sequence[Answered]) -> list[Value]:
         """Return 1 or 0; no value without a readable reference answer, or where comparing takes too long."""
         asked = [place for place, one in enumerate(answered) if one.answer]
-        jobs = [{"gold": answered[place].answer, "text": answered[place].text} for place in asked]
+        jobs = [{"golds": list(answered[place].accepted), "text": answered[place].text} for place in asked]
         found: list[Value] = [_NO_ANSWER] * len(answered)
         for place, value in zip(asked, self._workers.values(jobs), strict=True):
             found[place] = value

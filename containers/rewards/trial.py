@@ -98,8 +98,8 @@ def _tried(one: StartedTerm, prompts: Sequence[PolicyPrompt], opening: str) -> I
         form = one.term.answer_form
         answers = [prompt.answer or "" for prompt in prompts]
         others = [
-            next((answer for answer in answers[place + 1 :] + answers[:place] if answer != own), None)
-            for place, own in enumerate(answers)
+            next((answer for answer in answers[place + 1 :] + answers[:place] if answer not in own), None)
+            for place, own in enumerate((prompt.answer or "", *prompt.other_answers) for prompt in prompts)
         ]
         wrong = [(prompt, other) for prompt, other in zip(prompts, others, strict=True) if other is not None]
         kinds += [
@@ -119,8 +119,7 @@ def _tried(one: StartedTerm, prompts: Sequence[PolicyPrompt], opening: str) -> I
         if not cases:
             continue
         answered = [
-            Answered(prompt.conversation, Completion((), (), text, ended=True), opening, prompt.answer, prompt.columns)
-            for prompt, text in cases
+            Answered.of(prompt, Completion((), (), text, ended=True), opening=opening) for prompt, text in cases
         ]
         values, _, reasons = one.scored(answered)
         missed = [

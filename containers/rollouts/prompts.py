@@ -36,6 +36,7 @@ class PolicyPrompt:
 
     Attributes:
         answer: the reference answer; None if it has none.
+        other_answers: further answers that are right too.
         columns: further columns of its row.
     """
 
@@ -45,6 +46,7 @@ class PolicyPrompt:
     token_ids: tuple[int, ...]
     answer: str | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
+    other_answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ def _that_fit(
             token_ids=tuple(ids),
             answer=row.get("answer"),
             columns=json.loads(row.get("columns") or "{}"),
+            other_answers=tuple(row.get("other_answers") or ()),
         )
         for row, turns, ids in zip(rows, conversations, encoded, strict=True)
         if len(ids) <= max_length
@@ -194,7 +197,8 @@ def _that_fit(
 
 
 def read_prompt_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file of prompts: `prompt`, `domain`, `prompt_id`, and of a prompt set `answer`, `columns`.
+    """Return the rows of a file of prompts: `prompt`, `domain`, `prompt_id`, and of a prompt set
+    `answer`, `other_answers`, `columns`.
 
     Raises:
         MissingPrerequisiteError: the file is missing, damaged, or lacks a column.

@@ -170,7 +170,7 @@ def _judged(
     tokenizer = load_tokenizer(context.input_path("policy") / MODEL_FOLDER, origin=context.input("policy").origin)
     opening = opening_of(tokenizer, thinks=config.enable_thinking)
     answered = [
-        Answered(prompt.conversation, completion, opening, prompt.answer, prompt.columns)
+        Answered.of(prompt, completion, opening=opening)
         for prompt, completion in zip([*prompts, *prompts], [*policy, *reference], strict=True)
     ]
     started = start_rewards(context, config)

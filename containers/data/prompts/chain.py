@@ -52,9 +52,9 @@ class PromptChain(FilterChain[PlacedPrompt]):
         first: dict[tuple[str, str], int] = {}
         again = [item for item in rows if first.setdefault((item.split, item.row.row_id), id(item)) != id(item)]
         rows = self.drop(rows, "duplicate", {id(item): "same as an earlier row" for item in again})
-        answers: dict[tuple[str, str], set[str | None]] = defaultdict(set)
+        answers: dict[tuple[str, str], set[frozenset[str | None]]] = defaultdict(set)
         for item in rows:
-            answers[item.split, item.row.prompt_id].add(item.row.answer)
+            answers[item.split, item.row.prompt_id].add(frozenset((item.row.answer, *item.row.other_answers)))
         several = [item for item in rows if len(answers[item.split, item.row.prompt_id]) > 1]
         rows = self.drop(
             rows, "contradictory_answers", {id(item): f"another row has another answer than {item.row.answer!r:.60}"

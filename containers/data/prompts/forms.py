@@ -66,7 +66,7 @@ class PromptForm:
         return make_prompt_row(
             value,
             prompt=read_prompt(given if turns is None else turns),
-            answer=_answer(value),
+            answers=_answers(value),
             difficulty=_difficulty(value),
             columns={name: column(value, name) for name in keep},
         )
@@ -154,27 +154,25 @@ def form_of(rows: Iterable[Iterable[str]], *, file: str) -> PromptForm:
     return next(form for form in FORMS if hits[form.name] == best)
 
 
-def _answer(value: Value) -> str | None:
-    """Return the reference answer of a row; None where it has none.
+def _answers(value: Value) -> tuple[str, ...]:
+    """Return the reference answers of a row, each of which is right; empty where it has none.
 
     Raises:
-        MalformedRowError: the answer is neither text nor number, or there are several.
+        MalformedRowError: an answer is neither text nor number.
     """
     for name in ANSWER_COLUMNS:
         given: Any = value.get(name)
         if isinstance(given, Mapping):
             given = given.get("ground_truth")
-        if isinstance(given, list | tuple):
-            if len(given) > 1:
-                raise MalformedRowError("several_answers", repr(given)[:80])
-            given = given[0] if given else None
-        if given is None or given == "":
-            continue
-        if isinstance(given, bool) or not isinstance(given, str | int | float):
-            raise MalformedRowError("answer_not_text", repr(given)[:80])
-        if answer := _marked(str(given), is_solution=name == "solution"):
-            return answer
-    return None
+        several = given if isinstance(given, list | tuple) else (given,)
+        some = [one for one in several if one is not None and one != ""]
+        for one in some:
+            if isinstance(one, bool) or not isinstance(one, str | int | float):
+                raise MalformedRowError("answer_not_text", repr(given)[:80])
+        marked = [_marked(str(one), is_solution=name == "solution") for one in some]
+        if found := tuple(dict.fromkeys(answer for answer in marked if answer)):
+            return found
+    return ()
 
 
 def _marked(text: str, *, is_solution: bool) -> str:

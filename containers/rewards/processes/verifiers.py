@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from containers.data.answers import written_answer
+from containers.data.answers import without_thought, written_answer
 
 _WORDS = re.compile(r"(\\text\{)?[\w ,.'()-]+\}?")
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
@@ -20,8 +20,11 @@ class CannotTellError(Exception):
     is_reason = True
 
 
-def compares_math(_settings: None) -> Callable[[dict[str, str]], float]:
-    """Return the comparison of a job's `gold` with the answer in its `text`; it cannot tell if gold is unreadable."""
+def compares_math(_settings: None) -> Callable[[dict[str, Any]], float]:
+    """Return the comparison of a job's `golds`, each of which is right, with the answer in its `text`.
+
+    It cannot tell if no gold can be read.
+    """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     ways = (LatexExtractionConfig(), ExprExtractionConfig())
@@ -30,15 +33,21 @@ def compares_math(_settings: None) -> Callable[[dict[str, str]], float]:
         found: list[Any] = parse(_plain(text), ways, parsing_timeout=None)
         return found
 
-    def compare(job: dict[str, str]) -> float:
-        gold = read(rf"\boxed{{{job['gold']}}}") or read(job["gold"])
+    def readable(gold: str) -> list[Any]:
+        found = read(rf"\boxed{{{gold}}}") or read(gold)
         # math-verify gives text back where it can read nothing; a name or a word is an answer, `x =` is none.
-        if all(isinstance(one, str) for one in gold) and not _WORDS.fullmatch(job["gold"].strip()):
+        is_answer = _WORDS.fullmatch(gold.strip()) or not all(isinstance(one, str) for one in found)
+        return found if is_answer else []
+
+    def compare(job: dict[str, Any]) -> float:
+        golds = [gold for gold in map(readable, job["golds"]) if gold]
+        if not golds:
             raise CannotTellError("the reference answer is no number, expression or word")
         # A completion's own mark first; without one, the last number or expression in it.
-        written = written_answer(job["text"])
-        answer = read(rf"\boxed{{{written}}}") if written != job["text"].strip() else read(written)
-        return float(bool(answer) and bool(verify(gold, answer, timeout_seconds=None)))
+        said = without_thought(job["text"])
+        written = written_answer(said)
+        answer = read(rf"\boxed{{{written}}}") if written != said.strip() else read(written)
+        return float(bool(answer) and any(verify(gold, answer, timeout_seconds=None) for gold in golds))
 
     return compare
 

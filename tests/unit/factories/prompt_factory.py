@@ -65,8 +65,10 @@ def answered(
     tokens: int = 1,
     ended: bool = True,
     opening: str = "",
+    other_answers: tuple[str, ...] = (),
 ) -> Answered:
-    return Answered(prompt, completion(text, tokens=tokens, ended=ended), opening, answer)
+    written = completion(text, tokens=tokens, ended=ended)
+    return Answered(prompt, written, opening, answer, other_answers=other_answers)
 
 
 def rewarded(reward: Reward, rows: Sequence[Answered], **settings: Any) -> tuple[list[float], list[float]]:

@@ -37,12 +37,16 @@ RIGHT = [
     (r"first \boxed{41}, no, \boxed{42}", "42"),
     (r"\boxed{x=5}", "5"),
     (r"\boxed{\text{A}}", "A"),
+    (r"<think>\boxed{41}? No.</think> It is 42.", "42"),
+    (r"41, or so </think> So \boxed{42}", "42"),
 ]
 WRONG = [
     ("", "42"),
     ("I do not know.", "42"),
     ("<think>42</think>", "42"),
     ("<think>42</think> <answer>41</answer>", "42"),
+    (r"<think>\boxed{42}</think> \boxed{41}", "42"),
+    (r"<think>It must be \boxed{42}, but", "42"),
     (r"\boxed{42} and then \boxed{41}", "42"),
     (r"\boxed{42", "42"),
     ("0.33", r"\frac{1}{3}"),
@@ -60,6 +64,15 @@ def test_the_same_number_written_in_another_way_is_right(reward: Reward) -> None
 def test_another_number_or_none_is_wrong(reward: Reward) -> None:
     found = reward.values([answered(text, answer) for text, answer in WRONG])
     assert [(case, value) for case, value in zip(WRONG, found, strict=True) if value != 0.0] == []
+
+
+def test_each_of_several_accepted_answers_is_right_and_one_that_cannot_be_read_stops_none(reward: Reward) -> None:
+    rows = [
+        answered(text, "0.01", other_answers=("0.02", "x =")) for text in ("0.01", r"\boxed{\frac{1}{50}}", "0.03", "")
+    ]
+    assert reward.values(rows) == [1.0, 1.0, 0.0, 0.0]
+    exact = values_of(ExactTerm(name="exact"), *(answered(text, "A", other_answers=("b c",)) for text in ("B  C", "c")))
+    assert exact == [1.0, 0.0]
 
 
 def test_a_number_that_takes_for_ever_has_no_value_and_the_next_ones_are_read(reward: Reward) -> None:

@@ -164,3 +164,14 @@ def test_real_problems_keep_their_answers(tmp_path: Path, shared_data: Path) -> 
         max_difficulty=0.8,
     )
     assert polaris.dropped_by["difficulty"] == 177
+
+
+def test_problems_with_several_accepted_answers_keep_all_of_them(tmp_path: Path, shared_data: Path) -> None:
+    found = Run(tmp_path, {"train_data": shared_data / "math_competition.jsonl.gz"}, require_answer=True)
+    assert found.funnel.rows_read == 689
+    assert not found.dropped_by.keys() & {"several_answers", "answer_not_text", "without_answer"}
+    rows = [row for part in ("train", "eval", "frozen") for row in found.rows(part)]
+    lens = next(row for row in rows if "angular resolution of a single dish" in row["prompt"][-1]["content"])
+    assert (lens["answer"], lens["other_answers"]) == ("0.01", ["0.02"])
+    # In 26 more rows the accepted answers are one text, written twice.
+    assert sum(len(row["other_answers"]) > 0 for row in rows) == 25

@@ -41,6 +41,12 @@ def test_prompt_and_answer_of_every_form(row: dict[str, Any]) -> None:
     assert found.answer == "8"
 
 
+def test_each_answer_of_a_list_is_accepted_and_the_same_one_counts_once() -> None:
+    found = read({"problem": QUESTION, "answers": ["0.01", "", "0.02", "0.01", 3]})
+    assert (found.answer, found.other_answers) == ("0.01", ("0.02", "3"))
+    assert read({"problem": QUESTION, "answers": [], "solution": "8"}).answer == "8"
+
+
 def test_a_prompt_of_nemo_aligner_ends_where_the_assistant_begins() -> None:
     assert read({"text": f"User: {QUESTION}\n\nAssistant:"}).prompt == (USER,)
     assert (
@@ -65,7 +71,7 @@ def test_a_long_solution_without_a_marked_answer_is_no_answer() -> None:
     [
         ({"problem": QUESTION, "difficulty": "hard"}, "difficulty_not_a_number"),
         ({"problem": QUESTION, "difficulty": "1/0"}, "difficulty_not_a_number"),
-        ({"problem": QUESTION, "answer": ["0.01", "0.02"]}, "several_answers"),
+        ({"problem": QUESTION, "answer": ["0.01", [2]]}, "answer_not_text"),
         ({"problem": QUESTION, "answer": True}, "answer_not_text"),
         ({"problem": QUESTION, "answer": {"ground_truth": {"a": 1}}}, "answer_not_text"),
         ({"problem": "  "}, "empty_prompt"),
