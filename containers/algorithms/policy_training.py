@@ -16,7 +16,7 @@ from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers, cur
 from containers.contracts.configs.policy_algorithms import contradictions
 from containers.contracts.configs.rewards import reward_contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.names import COMPLETIONS_FILE
+from containers.contracts.names import COMPLETION_LOG_FILE, COMPLETIONS_FILE
 from containers.contracts.outcome import Metric
 from containers.contracts.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
 from containers.distributed.devices import compute_device, compute_dtype
@@ -49,8 +49,6 @@ from containers.training.arguments import common_arguments
 from containers.training.checkpoints import checkpoint_step
 from containers.training.program import Training, save_causal_model
 from containers.training.records import Prepared
-
-_COMPLETION_LOG_FILE = "completions.jsonl"
 
 
 class PolicyTraining(Training[TrainPolicyConfig]):
@@ -115,7 +113,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         if is_first_rank():
             for one in self.rewards:
                 one.reward.record(context)
-            path, terms = context.checkpoints / _COMPLETION_LOG_FILE, [term.name for term in config.rewards]
+            path, terms = context.checkpoints / COMPLETION_LOG_FILE, [term.name for term in config.rewards]
             self.log = CompletionLog(path, terms=terms, resumed_from_step=checkpoint_step(checkpoint) or 0)
         # Adapters begin with random weights, the same ones on each rank; completions differ from rank to rank.
         set_seed(context.spec.seed)

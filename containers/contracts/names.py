@@ -96,6 +96,8 @@ DESCRIBING_FILES = (
 CERTIFICATE_FILE = "certificate.json"
 POLICY_EVALUATION_FILE = "policy_evaluation.json"
 COMPLETIONS_FILE = "completions.parquet"
+# The same while the training goes on, among its checkpoints.
+COMPLETION_LOG_FILE = "completions.jsonl"
 REWARD_TRIAL_FILE = "reward_trial.json"
 SCORES_FILE = "scores.jsonl"
 REPORT_HTML_FILE = "report.html"

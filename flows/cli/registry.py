@@ -35,6 +35,11 @@ COMMANDS: Mapping[str, ListedCommand] = {
         f"{_PRODUCTION} --profile 1x48gb",
     ),
     "report": ListedCommand("inspect:REPORT", "print the path of the last report, and open it", _DEMO),
+    "step": ListedCommand(
+        "step:STEP",
+        "show what the policy wrote in one step of its training, with rewards by part and advantages",
+        f"{_DEMO} 40",
+    ),
     "ui": ListedCommand("inspect:UI", "run Prefect and MLflow, to look at past runs", _DEMO),
     "keys": ListedCommand(
         "keys:KEYS", "list every key of a run's configuration: type, default, what it does", "train_policy"
