@@ -20,7 +20,7 @@ def without_thought(text: str) -> str:
 def written_answer(text: str) -> str:
     """Return the answer that a completion writes: in its last tag, after its last `####`, in its last box; else all.
 
-    What stands in a thought is no answer.
+    The text of a thought is no answer.
 
     Example: `<think>6 × 7</think> <answer>42</answer>`, `… #### 42`, `… \\boxed{42}` and `42` give `42`.
     """
