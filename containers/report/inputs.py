@@ -15,6 +15,7 @@ from containers.contracts.hardware import MeasuredContract
 from containers.contracts.manifest import Manifest
 from containers.contracts.names import (
     CERTIFICATE_FILE,
+    COMPLETIONS_FILE,
     CURVES_FILE,
     FUNNEL_FILE,
     MANIFEST_FILE,
@@ -26,6 +27,7 @@ from containers.contracts.records import GateVerdict, PipelineRecord, PolicyEval
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
 from containers.report.curves import Curves, read_curves
+from containers.report.written import WrittenStep, read_written
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class ReportInputs:
     curves: Mapping[StageName, Curves] = field(default_factory=dict)
     manifests: Mapping[StageName, Manifest] = field(default_factory=dict)
     measured: Mapping[str, MeasuredContract] = field(default_factory=dict)
+    written: tuple[WrittenStep, ...] = ()
     decisions: tuple[RunDecision, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -87,6 +90,7 @@ def load_report_inputs(context: StageContext) -> ReportInputs:
         return _record(folder / name, model, stage, problems) if folder and folder.is_dir() else None
 
     training = {stage: record(stage, TRAINING_INFO_FILE, TrainingInfo) for stage in TRAINING_STAGES}
+    policy = folders.get(StageName.TRAIN_POLICY)
     manifests = {stage: record(stage, MANIFEST_FILE, Manifest) for stage in folders}
     curves = {stage: read_curves(folders[stage] / CURVES_FILE) for stage in TRAINING_STAGES if stage in folders}
     return ReportInputs(
@@ -100,6 +104,7 @@ def load_report_inputs(context: StageContext) -> ReportInputs:
         curves=curves,
         manifests={stage: manifest for stage, manifest in manifests.items() if manifest},
         measured=_measured(pipeline, problems),
+        written=() if policy is None else read_written(policy / COMPLETIONS_FILE),
         decisions=_decisions(context, problems),
         problems=tuple(problems),
     )

@@ -18,6 +18,7 @@ from containers.report.stages import absence, nothing, stages_section, stages_ta
 from containers.report.suites import choice_note, suites_table
 from containers.report.training import training_blocks
 from containers.report.verdict import headline_cards, run_verdict
+from containers.report.written import written_samples
 
 
 def run_page(inputs: ReportInputs, *, title: str, num_samples: int) -> Page:
@@ -184,6 +185,7 @@ def _policy(inputs: ReportInputs, num_samples: int) -> Section:
         (
             Note(lead, "lead", ("KL", "reference") if by_pairs else ("reward", "KL", "reference")),
             Section("Training", _training(inputs, stage)),
+            *((Section("What it wrote", (written_samples(inputs.written),)),) if inputs.written else ()),
             Section("Against the reference", judged),
         ),
         anchor="policy",
