@@ -1,6 +1,7 @@
 """The completions of a step: draw prompts, let the policy complete them on all ranks, and have them rewarded."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -196,6 +197,7 @@ class PolicyRollouts:
         found = {
             "completion_length": float(batch.lengths.float().mean()),
             "ended_fraction": sum(row.completion.ended for row in step.rows) / len(step.rows),
+            "identical_completions_fraction": self._identical_share(step),
             **term_curves(self.reward, [row.scored for row in step.rows], batch.lengths),
         }
         if part.any():
@@ -207,6 +209,11 @@ class PolicyRollouts:
             found["reward"] = float(batch.rewards[part].mean())
             found["reward_std"] = sum(spreads) / len(spreads) if spreads else 0.0
         return found
+
+    def _identical_share(self, step: Rewarded) -> float:
+        """Return the share of completions whose text another completion of the same prompt has."""
+        texts = Counter((row.prompt, row.completion.text) for row in step.rows)
+        return sum(count for count in texts.values() if count > 1) / len(step.rows)
 
     def _count_without_signal(self, *, any_signal: bool) -> None:
         """Count steps in a row without signal; stop at the configured number."""

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
+from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.records import TrainingInfo
+from containers.curve_alarms import alarms
 from containers.document.model import Block, Facts, Note, Pairs, Plots, Section, figures_table
 from containers.formatting import duration, humanize, number, percent, size
 from containers.report.curves import Curves
@@ -26,9 +28,18 @@ def training_blocks(stage: StageName, info: TrainingInfo, curves: Curves) -> tup
     listed = "; ".join(odd[:_MAX_NON_FINITE])
     return (
         Facts(training_facts(info), is_wide=True),
+        *_alarms(stage, curves),
         Plots(training_plots(stage, curves), empty="No curves were recorded."),
         *((Note(f"Values that were not finite, {len(odd)} in all: {listed}.", "caveat"),) if odd else ()),
     )
+
+
+def _alarms(stage: StageName, curves: Curves) -> tuple[Note, ...]:
+    """Return what the curves of a policy say went wrong, a note each."""
+    if STAGE_FACTS[stage].trains != "policy":
+        return ()
+    values = {name: [value for _, value in points] for name, points in curves.points.items()}
+    return tuple(Note(text, "caveat") for text in alarms(values).values())
 
 
 def training_facts(info: TrainingInfo) -> Pairs:

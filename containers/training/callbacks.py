@@ -9,6 +9,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from containers.contracts.schedule import ResolvedSchedule
+from containers.curve_alarms import AlarmWatch
 from containers.distributed.ranks import any_rank
 from containers.harness.errors import DivergedError
 from containers.harness.recorder import Recorder
@@ -62,9 +63,11 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
 
     Args:
         planned_steps: optimizer steps of the whole run.
+        watch: tells what goes wrong with a policy; None for other models.
     """
 
-    def __init__(self, recorder: Recorder, *, planned_steps: int) -> None:
+    def __init__(self, recorder: Recorder, *, planned_steps: int, watch: AlarmWatch | None = None) -> None:
+        self._watch = watch
         self.num_steps = 0
         self.last: dict[str, float] = {}
         self._recorder = recorder
@@ -113,6 +116,8 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
             return
         self._recorder.metrics(state.global_step, curves)
         self.last |= curves
+        for alarm in self._watch.new(curves) if self._watch is not None else ():
+            self._recorder.note(f"Warning: step {state.global_step}: {alarm}")
         last = f"checkpoint-{self._saved_step} is the last one" if self._saved_step else "there is no checkpoint"
         for name, value in curves.items():
             if name.removeprefix("eval_") in _MUST_BE_FINITE and not math.isfinite(value):

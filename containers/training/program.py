@@ -20,7 +20,9 @@ from containers.contracts.configs.train_reward_model import TrainRewardModelConf
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER
 from containers.contracts.outcome import Metric
+from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.schedule import ResolvedSchedule
+from containers.curve_alarms import AlarmWatch
 from containers.data.pairs import Row
 from containers.distributed.devices import compute_dtype
 from containers.distributed.ranks import is_first_rank, join_ranks, leave_ranks
@@ -92,9 +94,10 @@ class Training(ABC, Generic[ConfigT]):
             with_state: these write files into the checkpoint, before its manifest.
         """
         context, config = self.context, self.config
+        watch = AlarmWatch() if STAGE_FACTS[context.spec.stage].trains == "policy" else None
         callbacks = [
             SaveCallback(self.schedule),
-            RecorderCallback(context.recorder, planned_steps=self.schedule.num_steps),
+            RecorderCallback(context.recorder, planned_steps=self.schedule.num_steps, watch=watch),
             *with_state,
             CheckpointManifestCallback(context.spec, context.recorder, limit=config.schedule.save_total_limit),
             StopCallback(context.stop, context.recorder, exact_every=exact_every),

@@ -127,7 +127,8 @@ def test_curves_have_clear_names_one_finite_point_a_step(trained: StageContext) 
     assert [point["step"] for point in points] == [1, 2, 3, 4]
     names = {
         "loss", "grad_norm", "learning_rate", "reward", "reward_std", "kl", "kl_per_token", "entropy",
-        "completion_length", "ended_fraction", "prompts_without_signal_fraction", "ratio_clipped_fraction",
+        "completion_length", "ended_fraction", "identical_completions_fraction", "prompts_without_signal_fraction",
+        "ratio_clipped_fraction",
         "step_time_s", "value_reward_model", "value_reward_model_std", "value_reward_model_same_fraction",
     }  # fmt: skip
     for point in points:
