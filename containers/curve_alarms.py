@@ -112,8 +112,8 @@ def _negative_kl(curves: Mapping[str, Points]) -> str:
     if kl is None or kl > -_NATS:
         return ""
     return (
-        f"The KL to the reference is {kl:.3g} nats, and a KL cannot be below 0: the completions were not drawn from the "
-        "distribution that is trained. Look at rollout_engine, temperature and the chat template."
+        f"The KL to the reference is {kl:.3g} nats, and a KL cannot be below 0: the completions were not drawn from "
+        "the distribution that is trained. Look at rollout_engine, temperature and the chat template."
     )
 
 

@@ -1,4 +1,4 @@
-"""Known failures of a policy's training are told once, in a sentence with figures; curves that are well tell nothing."""
+"""Known failures of a policy's training are told once, with their figures; curves that are well tell nothing."""
 
 import pytest
 
