@@ -80,6 +80,12 @@ def rlhf_pipeline(
     reward_model_epochs: form.RewardModelEpochs = LEFT_EMPTY,
     minimum_accuracy: form.MinimumAccuracy = LEFT_EMPTY,
     approval: form.RewardModelApproval = LEFT_EMPTY,
+    prompts: form.PromptsId = LEFT_EMPTY,
+    prompts_revision: form.PromptsRevision = LEFT_EMPTY,
+    prompts_file: form.PromptsFile = LEFT_EMPTY,
+    algorithm: form.Algorithm = LEFT_EMPTY,
+    num_generations: form.NumGenerations = LEFT_EMPTY,
+    beta: form.Beta = LEFT_EMPTY,
     policy_steps: form.PolicySteps = LEFT_EMPTY,
     minimum_reward_gain: form.MinimumRewardGain = LEFT_EMPTY,
     seed: form.Seed = LEFT_EMPTY,
@@ -87,7 +93,7 @@ def rlhf_pipeline(
     again_from: form.AgainFrom = LEFT_EMPTY,
     more_settings: form.MoreSettings = LEFT_EMPTY,
 ) -> "str | State[Any]":
-    """From preferences to a judged reward model, a judged policy and a report.
+    """From preferences, or prompts with answers, to a judged reward model, a judged policy and a report.
 
     Choose what to start from, and change only what you want different. Finished stages are reused. Cancel stops the
     run after a checkpoint; Retry goes on from the last good step.
@@ -157,10 +163,16 @@ def train_policy(
     start_from: form.StartFrom = TO_BE_CHOSEN,
     save_as: form.SaveAs = LEFT_EMPTY,
     gpu_profile: form.Profile = LEFT_EMPTY,
+    prompts: form.PromptsId = LEFT_EMPTY,
+    prompts_revision: form.PromptsRevision = LEFT_EMPTY,
+    prompts_file: form.PromptsFile = LEFT_EMPTY,
+    algorithm: form.Algorithm = LEFT_EMPTY,
+    num_generations: form.NumGenerations = LEFT_EMPTY,
+    beta: form.Beta = LEFT_EMPTY,
     policy_steps: form.PolicySteps = LEFT_EMPTY,
     seed: form.Seed = LEFT_EMPTY,
     again_from: form.AgainFrom = LEFT_EMPTY,
     more_settings: form.MoreSettings = LEFT_EMPTY,
 ) -> "str | State[Any]":
-    """Train a policy against the run's reward model, without judging it. The reward model's gate comes first."""
+    """Train a policy by the rewards of the run, without judging it. The gate of a reward model comes first."""
     return run_form(locals(), until=StageName.TRAIN_POLICY)

@@ -5,6 +5,7 @@ from typing import Annotated, TypeAlias
 from flows.forms.pipeline import Help, NamesRunConfig, SetsKey, gpu_profiles, stages_to_name
 
 _SPLITS = ("dataset.subset", "dataset.split", "dataset.validation_split")
+_PROMPT_SPLITS = ("prompts.subset", "prompts.split", "prompts.validation_split")
 
 StartFrom: TypeAlias = Annotated[str, NamesRunConfig()]
 SaveAs: TypeAlias = Annotated[
@@ -53,6 +54,30 @@ RewardModelEpochs: TypeAlias = Annotated[
         help_text="How often the reward model sees every pair; replaces a number of steps",
         clears=("train_reward_model.schedule.max_steps",),
     ),
+]
+PromptsId: TypeAlias = Annotated[
+    str | None,
+    SetsKey(
+        "prompts.hub_id",
+        help_text="Prompts for the policy, with reference answers if the rewards need them; name revision and file too",
+        clears=("prompts.revision", "prompts.validation", "prompts.columns", *_PROMPT_SPLITS),
+    ),
+]
+PromptsRevision: TypeAlias = Annotated[
+    str | None, SetsKey("prompts.revision", help_text="Which state of these prompts")
+]
+PromptsFile: TypeAlias = Annotated[
+    str | None,
+    SetsKey("prompts.train", help_text="Which rows of them; name it with every other set", clears=_PROMPT_SPLITS),
+]
+Algorithm: TypeAlias = Annotated[
+    str | None, SetsKey("train_policy.algorithm", help_text="All of what its paper says; its parts are settings")
+]
+NumGenerations: TypeAlias = Annotated[
+    int | None, SetsKey("train_policy.num_generations", help_text="They are compared with each other")
+]
+Beta: TypeAlias = Annotated[
+    float | None, SetsKey("train_policy.beta", help_text="Larger keeps the policy nearer to where it started")
 ]
 PolicySteps: TypeAlias = Annotated[
     int | None, SetsKey("train_policy.schedule.max_steps", help_text="How long the policy is trained")

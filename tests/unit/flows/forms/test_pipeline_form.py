@@ -141,6 +141,23 @@ def test_another_model_takes_the_place_of_the_one_that_was_built() -> None:
     assert (base_model.hub_id, base_model.revision) == ("Qwen/Qwen3-0.6B", "main")
 
 
+def test_another_prompt_set_and_algorithm_take_the_place_of_the_run_configurations() -> None:
+    filled = {
+        "start_from": "grpo-polaris",
+        "prompts": "open-r1/DAPO-Math-17k-Processed",
+        "prompts_revision": "main",
+        "prompts_file": "en/train.parquet",
+        "algorithm": "dr_grpo",
+        "num_generations": 4,
+        "beta": 0.0,
+    }
+    config = load_form(FORM, filled)[0].config
+    assert config.prompts is not None
+    assert (config.prompts.hub_id, config.prompts.train) == ("open-r1/DAPO-Math-17k-Processed", "en/train.parquet")
+    assert (config.train_policy.algorithm, config.train_policy.num_generations) == ("dr_grpo", 4)
+    assert config.train_policy.method.beta == 0
+
+
 def test_a_text_that_yaml_reads_as_something_else_stays_text() -> None:
     assert overrides_by_field(FORM, {"save_as": "123", "base_model_revision": "null"}) == {
         "save_as": ['run.name="123"'],
