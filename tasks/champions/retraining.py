@@ -99,6 +99,10 @@ def load_retraining(start_from: str, settings: Sequence[str] = (), *, profile: s
     pins, never_new = _pinned_sources(dataset)
     pins += _pinned_models(loaded.config)
     pinned = load_run_config(path, overrides=[*settings, *own, *pins], profile=profile)
+    if not pinned.config.has_reward_model:
+        raise InvalidConfigError(
+            str(path), [Mistake("train_policy.rewards", "a retraining trains a reward model, and no reward is one.")]
+        )
     changed = (*settings, *([f"gpu_profile={profile}"] if profile else []))
     return Retraining(loaded=pinned, overrides=tuple(changed), never_new=never_new)
 

@@ -114,7 +114,7 @@ def _short_evaluations(config: RunConfig) -> dict[str, object]:
     return {
         **(
             {f"evaluate_reward_model.{key}": value for key, value in of_reward_model.items()}
-            if config.has_pairs
+            if config.has_reward_model
             else {}
         ),
         "evaluate_policy.max_prompts": _NUM_PROMPTS,

@@ -12,6 +12,7 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.ladder import LadderSettings
+from containers.contracts.configs.rewards import RewardModelTerm
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -171,7 +172,7 @@ class RunTree(Frozen):
     dataset: DatasetSource | None = Field(
         None,
         description="Where the preference rows come from; null: the run has no reward model, and trains the policy on "
-        "other rewards and `prompts`",
+        "other rewards and `prompts`. Where no reward is the reward model, none is trained",
     )
     filter_dataset: FilterDatasetConfig = Field(
         FilterDatasetConfig(), description="Which rows become preference pairs, and how they are split"
@@ -251,13 +252,24 @@ class RunTree(Frozen):
 
     @property
     def has_pairs(self) -> bool:
-        """Whether the run reads preferences, and so has a reward model."""
+        """Whether the run reads preferences; without them it has no reward model."""
         return self.dataset is not None
+
+    @property
+    def has_reward_model(self) -> bool:
+        """Whether a reward model takes part: rewards need it, it judges a policy of pairs, or the run is about it."""
+        policy = self.policy_on_rewards
+        return self.has_pairs and (
+            policy is None
+            or any(isinstance(term, RewardModelTerm) for term in policy.rewards)
+            or self.reward_model is not None
+            or self.run.until in (StageName.TRAIN_REWARD_MODEL, StageName.EVALUATE_REWARD_MODEL)
+        )
 
     @property
     def trains_reward_model(self) -> bool:
         """Whether the run trains a reward model of its own."""
-        return self.has_pairs and self.reward_model is None
+        return self.has_reward_model and self.reward_model is None
 
     @property
     def sources(self) -> tuple[DatasetSource, ...]:
@@ -295,8 +307,10 @@ class RunTree(Frozen):
         """Whether the run has the stage, if nothing ends it early."""
         if stage is StageName.FILTER_PROMPTS:
             return self.prompts is not None
-        if stage in (StageName.FILTER_DATASET, StageName.EVALUATE_REWARD_MODEL):
+        if stage is StageName.FILTER_DATASET:
             return self.has_pairs
+        if stage is StageName.EVALUATE_REWARD_MODEL:
+            return self.has_reward_model
         if stage is StageName.TRAIN_REWARD_MODEL:
             return self.trains_reward_model
         if stage is StageName.TRAIN_DPO:

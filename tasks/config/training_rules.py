@@ -28,7 +28,7 @@ _TRAININGS: dict[str, Callable[[RunTree], _Training | None]] = {
 _EVALUATING = ("train_sft", "train_reward_model", "train_dpo")
 # The stages whose configuration has a max_length.
 _LENGTHS: dict[str, Callable[[RunTree], int | None]] = {
-    "train_reward_model": lambda config: config.train_reward_model.max_length if config.has_pairs else None,
+    "train_reward_model": lambda config: config.train_reward_model.max_length if config.trains_reward_model else None,
     "evaluate_reward_model": lambda config: (
         config.evaluate_reward_model.max_length if config.trains_reward_model else None
     ),

@@ -28,7 +28,7 @@ Made: TypeAlias = Mapping[str, Any]
 
 # Roles that a stage only waits for; its program does not read them.
 _ONLY_AWAITED = ("checked", "gate")
-_MADE_OF_PAIRS = ("pairs", "reward_model", "gate")
+_OF_THE_REWARD_MODEL = ("reward_model", "gate")
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,11 @@ class Stage:
     named: Callable[[RunConfig], ModelSource | None] = lambda run: None
 
     def read_in(self, run: RunConfig) -> tuple[str, ...]:
-        """The roles that its task gets in this run: without preferences, nothing that is made of them."""
-        if run.has_pairs:
-            return self.reads
-        if self.name is StageName.BUILD_BASE_MODEL:
+        """The roles that its task gets in this run: nothing that no stage of it makes."""
+        if self.name is StageName.BUILD_BASE_MODEL and not run.has_pairs:
             return ("prompts",)
-        return tuple(role for role in self.reads if role not in _MADE_OF_PAIRS)
+        absent = () if run.has_reward_model else _OF_THE_REWARD_MODEL
+        return tuple(role for role in self.reads if role not in absent)
 
     def inputs(self, run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
         """The program's inputs, from what was made and from the run; `ask_hub` as in `filter_dataset_inputs`."""

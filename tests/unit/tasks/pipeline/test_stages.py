@@ -86,6 +86,28 @@ def test_a_run_without_preferences_reads_nothing_that_is_made_of_them(tmp_path: 
     assert set(made) == {"prompts", "start_model", "policy", "verdict"}
 
 
+def test_a_reward_model_that_nothing_uses_is_not_trained(tmp_path: Path) -> None:
+    changes = {
+        "prompts": DatasetSource(train="prompts.jsonl"),
+        "train_policy": TrainPolicyConfig(rewards=(ExactTerm(),)),
+    }
+    names, made = walked(tmp_path, **changes)
+    assert names == [
+        StageName.FILTER_DATASET,
+        StageName.FILTER_PROMPTS,
+        StageName.BUILD_BASE_MODEL,
+        StageName.TRAIN_POLICY,
+        StageName.EVALUATE_POLICY,
+    ]
+    assert not {"reward_model", "gate"} & set(made)
+    until = run_config("one", output_dir=tmp_path, store_dir=tmp_path / "store").run.model_copy(
+        update={"until": StageName.EVALUATE_REWARD_MODEL}
+    )
+    assert StageName.TRAIN_REWARD_MODEL in walked(tmp_path, **changes, run=until)[0]
+    assert StageName.EVALUATE_REWARD_MODEL in walked(tmp_path, **changes, reward_model=ModelSource(path="scorer"))[0]
+    assert StageName.EVALUATE_REWARD_MODEL in walked(tmp_path, train_dpo=TrainDpoConfig())[0]
+
+
 def test_named_models_stand_in_the_places_of_what_would_be_made(tmp_path: Path) -> None:
     base, scorer = ModelSource(path="base"), ModelSource(path="scorer")
     names, made = walked(tmp_path, build_base_model=None, base_model=base, reward_model=scorer)
