@@ -104,7 +104,7 @@ class BareStages:
         """Return the spec that the pipeline would write; the key is not that of a real run."""
         run, config = self.run, required_config(self.run, stage.name)
         inputs: list[StageInput] = [*stage.inputs(run, made, True)]
-        if stage.name is StageName.TRAIN_POLICY:
+        if stage.name is StageName.TRAIN_POLICY and run.has_reward_model:
             inputs.append(artifact_input(CERTIFICATE_INPUT, made["gate"]))
         profile = config_profile(run.gpu_profile, config)
         name = f"{stage.name}-{self.way}" if self.way else str(stage.name)

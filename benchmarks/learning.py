@@ -1,0 +1,181 @@
+"""Does each algorithm learn? A tiny model that is right in about half of its sums, before and after it is trained.
+
+Every stage is run by its own program. Fine-tuning imitates right and wrong answers alike; then each algorithm trains
+that model on the same prompts, with exact match as its only reward, and DPO on the pairs. Held-out prompts judge both.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.stages import BareStages
+from benchmarks.provenance import commit
+from benchmarks.speed_table import write_part
+from containers.contracts.configs.policy_algorithms import POLICY_ALGORITHMS
+from containers.contracts.names import POLICY_EVALUATION_FILE, StageName
+from containers.contracts.records import ComparedTerm, PolicyEvaluation
+from tasks.config.loading import load_run_config
+from tasks.config.run import RunConfig
+from tasks.pipeline.stages import BY_NAME, STAGES, walk
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "proofs" / "learning.md"
+_RUN = Path(__file__).with_name("learning.yaml")
+_DPO = "dpo"
+_NAMES = ("Ana", "Ben", "Cleo", "Dev", "Eva", "Finn")
+_THINGS = ("apples", "pens", "coins", "books", "cards", "keys")
+_HELD_OUT = 0.15
+_BEFORE = (StageName.FILTER_DATASET, StageName.FILTER_PROMPTS, StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
+# Weights move faster in DPO, of which a pair says more than a reward.
+_OF_DPO = (
+    "train_dpo={global_batch_size: 64, max_length: 64, lora: null, gradient_checkpointing: false, beta: 0.1, "
+    "optimizer: {learning_rate: 3.0e-4}, schedule: {max_steps: 80, eval_steps: 40}}"
+)
+
+_QUICK = ("train_sft.schedule={max_steps: 6, eval_steps: 6}", "train_policy.schedule={max_steps: 2, save_steps: 2}")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What one algorithm made of the start model of one seed."""
+
+    algorithm: str
+    seed: int
+    exact: ComparedTerm
+    seconds: float
+
+
+def write_rows(folder: Path, *, seed: int, count: int) -> None:
+    """Write pairs and prompts of sums up to 18; a sum in other words may be on both sides, a prompt never is.
+
+    The held-out prompts are those that people's names and things make new.
+    """
+    rng = random.Random(seed)  # noqa: S311 - rows, no secret
+    rows: dict[str, tuple[int, int]] = {}
+    while len(rows) < count:
+        one, other = rng.randint(1, 9), rng.randint(1, 9)
+        name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
+        rows[f"{name} has {one} {thing} and gets {other} more. How many {thing} now?"] = (one, other)
+    pairs, prompts = [], []
+    for question, (one, other) in rows.items():
+        wrong = rng.choice([number for number in range(2, 19) if number != one + other])
+        pairs.append({"prompt": question, "chosen": f"#### {one + other}", "rejected": f"#### {wrong}"})
+        prompts.append({"question": question, "answer": f"{one} + {other} = {one + other}\n#### {one + other}"})
+    kept = round(count * _HELD_OUT)
+    for name, made in (("pairs", pairs), ("prompts", prompts)):
+        for file, part in ((f"held_out_{name}", made[:kept]), (name, made[kept:])):
+            (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
+
+
+def run_of(folder: Path, *changes: str, seed: int) -> RunConfig:
+    """Return the run on the rows of that folder."""
+    files = {
+        "dataset.train": "pairs",
+        "dataset.validation": "held_out_pairs",
+        "prompts.train": "prompts",
+        "prompts.validation": "held_out_prompts",
+    }
+    places = [f"{key}={folder / name}.jsonl" for key, name in files.items()]
+    return load_run_config(_RUN, overrides=[f"run.seed={seed}", *places, *changes]).config
+
+
+def learned(folder: Path, algorithms: Sequence[str], *, seed: int, count: int, quick: bool) -> list[Learned]:
+    """Train and judge each algorithm from the same start."""
+    write_rows(folder, seed=seed, count=count)
+    always = list(_QUICK) if quick else []
+    run = run_of(folder, *always, seed=seed)
+    made: dict[str, Any] = {"checked": None}
+    stages = BareStages(run, folder, limit_s=1800, report=_say)
+    for _ in walk(run, stages, made=made, stages=tuple(stage for stage in STAGES if stage.name in _BEFORE)):
+        pass
+    found = []
+    for algorithm in algorithms:
+        began = time.monotonic()
+        policy = _trained(folder, algorithm, always, made, seed=seed)
+        judge = BareStages(run, folder, way=algorithm, limit_s=1800, report=_say)
+        artifact = judge.made(BY_NAME[StageName.EVALUATE_POLICY], {**made, "policy": policy})
+        text = (Path(artifact.path) / POLICY_EVALUATION_FILE).read_bytes()
+        (exact,) = PolicyEvaluation.model_validate_json(text).terms
+        found.append(Learned(algorithm, seed, exact, time.monotonic() - began))
+    return found
+
+
+def _trained(folder: Path, algorithm: str, changes: Sequence[str], made: dict[str, Any], *, seed: int) -> Any:
+    own, stage = [f"train_policy.algorithm={json.dumps(algorithm)}"], StageName.TRAIN_POLICY
+    if algorithm == _DPO:
+        own, stage = [_OF_DPO], StageName.TRAIN_DPO
+    run = run_of(folder, *changes, *own, seed=seed)
+    return BareStages(run, folder, way=algorithm, limit_s=1800, report=_say).made(BY_NAME[stage], made)
+
+
+def _say(figures: dict[str, Any]) -> None:
+    print(
+        f"{figures['stage']} {figures['way']}: {figures['seconds']} s {figures.get('failure', '')}".rstrip(), flush=True
+    )
+
+
+def table(found: Sequence[Learned], *, count: int) -> str:
+    """Return a line for each algorithm: exact match before and after, of each seed."""
+    lines = [
+        f"{count:,} prompts, of which {_HELD_OUT:.0%} are held out; four completions of each held-out prompt, at",
+        "temperature 1. Intervals of 95 % are over prompts.",
+        "",
+        "| algorithm | seed | right before | right after | difference | seconds |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    order = list(dict.fromkeys(one.algorithm for one in found))
+    lines += map(_line, sorted(found, key=lambda one: (order.index(one.algorithm), one.seed)))
+    return "\n".join(lines)
+
+
+def _line(one: Learned) -> str:
+    before, after, difference = one.exact.reference, one.exact.policy, one.exact.difference
+    return (
+        f"| {one.algorithm} | {one.seed} | {before.value:.1%} | {after.value:.1%} ({_interval(after)}) | "
+        f"{difference.value:+.1%} ({_interval(difference)}) | {one.seconds:.0f} |"
+    )
+
+
+def _interval(metric: Any) -> str:
+    return "—" if metric.ci_low is None else f"{metric.ci_low:.1%} to {metric.ci_high:.1%}"
+
+
+def main() -> int:
+    """Print the table. Returns 1 if an algorithm that learns from rewards ends below 80 %, or DPO gains nothing."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    known = [*POLICY_ALGORITHMS, _DPO]
+    parser.add_argument("--algorithms", nargs="+", choices=known, default=known)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--prompts", type=int, default=1200)
+    parser.add_argument(
+        "--quick", action="store_true", help="a few steps each, to try this program; they prove nothing"
+    )
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    given, measured, found = parser.parse_args(), commit(), list[Learned]()
+    for seed in given.seeds:
+        with tempfile.TemporaryDirectory(prefix="learning-") as name:
+            found += learned(Path(name), given.algorithms, seed=seed, count=given.prompts, quick=given.quick)
+    text = table(found, count=given.prompts)
+    print(text)
+    if given.write:
+        title = "Each algorithm learns"
+        write_part(PAGE, text, module="benchmarks.learning", title=title, heading="Exact match", measured=measured)
+    missed = [one for one in found if not _has_learned(one)]
+    for one in missed:
+        print(f"{one.algorithm}, seed {one.seed}: has not learned.", file=sys.stderr)
+    return 1 if missed and not given.quick else 0
+
+
+def _has_learned(one: Learned) -> bool:
+    low = one.exact.difference.ci_low
+    return low is not None and low > 0 and (one.algorithm == _DPO or one.exact.policy.value >= 0.8)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
