@@ -188,9 +188,10 @@ def _assumptions(context: PlanContext) -> Iterator[str]:
         yield f"speed: {estimates.assumed_speed(context.profile).words}; not measured on this machine"
     else:
         yield f"time: {context.cpu.words}"
-    if context.lengths is None:
+    if context.lengths is None and (context.config.has_pairs or context.prompt_lengths is None):
+        unread = "pair" if context.config.has_pairs else "prompt"
         yield (
-            f"tokens: no pair could be read, so conversations fill {estimates.FILLED_FRACTION:.0%} of max_length; "
+            f"tokens: no {unread} could be read, so conversations fill {estimates.FILLED_FRACTION:.0%} of max_length; "
             f"memory is estimated at the full length"
         )
     else:
