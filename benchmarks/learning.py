@@ -6,7 +6,6 @@ that model on the same prompts, with exact match as its only reward, and DPO on 
 
 import argparse
 import json
-import random
 import sys
 import tempfile
 import time
@@ -21,16 +20,14 @@ from benchmarks.speed_table import write_part
 from containers.contracts.configs.policy_algorithms import POLICY_ALGORITHMS
 from containers.contracts.names import POLICY_EVALUATION_FILE, StageName
 from containers.contracts.records import ComparedTerm, PolicyEvaluation
+from flows.demo.sums import HELD_OUT_PREFIX, PAIRS_FILE, PROMPTS_FILE, write_sums
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
 from tasks.pipeline.stages import BY_NAME, STAGES, walk
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "proofs" / "learning.md"
-_RUN = Path(__file__).with_name("learning.yaml")
+_RUN = PAGE.parents[2] / "configs" / "runs" / "grpo-sums.yaml"
 _DPO = "dpo"
-_NAMES = ("Ana", "Ben", "Cleo", "Dev", "Eva", "Finn")
-_THINGS = ("apples", "pens", "coins", "books", "cards", "keys")
-_HELD_OUT = 0.15
 _BEFORE = (StageName.FILTER_DATASET, StageName.FILTER_PROMPTS, StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
 # Weights move faster in DPO, of which a pair says more than a reward.
 _OF_DPO = (
@@ -38,6 +35,9 @@ _OF_DPO = (
     "optimizer: {learning_rate: 3.0e-4}, schedule: {max_steps: 80, eval_steps: 40}}"
 )
 
+# A policy that solves nearly every prompt cannot fill a step, and its training ends.
+_REFILLED = [name for name, parts in POLICY_ALGORITHMS.items() if parts.refill]
+_REFILLED_STEPS = 40
 _QUICK = ("train_sft.schedule={max_steps: 6, eval_steps: 6}", "train_policy.schedule={max_steps: 2, save_steps: 2}")
 
 
@@ -51,43 +51,21 @@ class Learned:
     seconds: float
 
 
-def write_rows(folder: Path, *, seed: int, count: int) -> None:
-    """Write pairs and prompts of sums up to 18; a sum in other words may be on both sides, a prompt never is.
-
-    The held-out prompts are those that people's names and things make new.
-    """
-    rng = random.Random(seed)  # noqa: S311 - rows, no secret
-    rows: dict[str, tuple[int, int]] = {}
-    while len(rows) < count:
-        one, other = rng.randint(1, 9), rng.randint(1, 9)
-        name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
-        rows[f"{name} has {one} {thing} and gets {other} more. How many {thing} now?"] = (one, other)
-    pairs, prompts = [], []
-    for question, (one, other) in rows.items():
-        wrong = rng.choice([number for number in range(2, 19) if number != one + other])
-        pairs.append({"prompt": question, "chosen": f"#### {one + other}", "rejected": f"#### {wrong}"})
-        prompts.append({"question": question, "answer": f"{one} + {other} = {one + other}\n#### {one + other}"})
-    kept = round(count * _HELD_OUT)
-    for name, made in (("pairs", pairs), ("prompts", prompts)):
-        for file, part in ((f"held_out_{name}", made[:kept]), (name, made[kept:])):
-            (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
-
-
 def run_of(folder: Path, *changes: str, seed: int) -> RunConfig:
     """Return the run on the rows of that folder."""
     files = {
-        "dataset.train": "pairs",
-        "dataset.validation": "held_out_pairs",
-        "prompts.train": "prompts",
-        "prompts.validation": "held_out_prompts",
+        "dataset.train": PAIRS_FILE,
+        "dataset.validation": f"{HELD_OUT_PREFIX}{PAIRS_FILE}",
+        "prompts.train": PROMPTS_FILE,
+        "prompts.validation": f"{HELD_OUT_PREFIX}{PROMPTS_FILE}",
     }
-    places = [f"{key}={folder / name}.jsonl" for key, name in files.items()]
+    places = [f"{key}={folder / name}" for key, name in files.items()]
     return load_run_config(_RUN, overrides=[f"run.seed={seed}", *places, *changes]).config
 
 
 def learned(folder: Path, algorithms: Sequence[str], *, seed: int, count: int, quick: bool) -> list[Learned]:
     """Train and judge each algorithm from the same start."""
-    write_rows(folder, seed=seed, count=count)
+    write_sums(folder, seed=seed, count=count)
     always = list(_QUICK) if quick else []
     run = run_of(folder, *always, seed=seed)
     made: dict[str, Any] = {"checked": None}
@@ -108,6 +86,8 @@ def learned(folder: Path, algorithms: Sequence[str], *, seed: int, count: int, q
 
 def _trained(folder: Path, algorithm: str, changes: Sequence[str], made: dict[str, Any], *, seed: int) -> Any:
     own, stage = [f"train_policy.algorithm={json.dumps(algorithm)}"], StageName.TRAIN_POLICY
+    if algorithm in _REFILLED:
+        own.append(f"train_policy.schedule={{max_steps: {_REFILLED_STEPS}, save_steps: {_REFILLED_STEPS}}}")
     if algorithm == _DPO:
         own, stage = [_OF_DPO], StageName.TRAIN_DPO
     run = run_of(folder, *changes, *own, seed=seed)
@@ -123,8 +103,8 @@ def _say(figures: dict[str, Any]) -> None:
 def table(found: Sequence[Learned], *, count: int) -> str:
     """Return a line for each algorithm: exact match before and after, of each seed."""
     lines = [
-        f"{count:,} prompts, of which {_HELD_OUT:.0%} are held out; four completions of each held-out prompt, at",
-        "temperature 1. Intervals of 95 % are over prompts.",
+        f"{count:,} prompts, of which a part is held out; four completions of each held-out prompt, at temperature 1.",
+        "Intervals of 95 % are over prompts.",
         "",
         "| algorithm | seed | right before | right after | difference | seconds |",
         "|---|---:|---:|---:|---:|---:|",

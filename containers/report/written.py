@@ -78,5 +78,5 @@ def written_samples(written: Sequence[WrittenStep]) -> Samples:
         )
         for step in written
     )
-    note = "Of each step, the prompt whose rewards differ most. `rlhf step` shows a step whole."
+    note = "Of each step, the prompt whose rewards differ most. The command rlhf step shows a step whole."
     return Samples("written", items, note)

@@ -1,4 +1,4 @@
-"""`rlhf demo-data`: write the synthetic preferences of the demo."""
+"""`rlhf demo-data`: write the synthetic preferences of the demo, or sums with known answers."""
 
 import argparse
 from pathlib import Path
@@ -6,16 +6,21 @@ from pathlib import Path
 from containers.contracts.names import DEMO_DATA_FOLDER
 from flows.cli.options import Command
 from flows.demo.rows import write_demo_data
+from flows.demo.sums import write_sums
 from tasks.config.errors import ConfigError
+
+_SUMS_FOLDER = "outputs/sums/data"
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder",
         type=Path,
-        default=Path(DEMO_DATA_FOLDER),
         metavar="FOLDER",
-        help="where the three files go (default: %(default)s)",
+        help=f"where the files go (default: {DEMO_DATA_FOLDER}, of sums {_SUMS_FOLDER})",
+    )
+    parser.add_argument(
+        "--sums", action="store_true", help="write sums with known answers, for configs/runs/grpo-sums.yaml, instead"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="NUMBER", help="which data (default: %(default)s)")
     parser.add_argument(
@@ -26,16 +31,26 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
+    folder = parsed.folder or Path(_SUMS_FOLDER if parsed.sums else DEMO_DATA_FOLDER)
+    if parsed.sums and parsed.flip_labels:
+        raise ConfigError("--flip-labels inverts preferences, and --sums writes none to invert. Leave one out.")
     try:
-        written = write_demo_data(parsed.folder, seed=parsed.seed, flip_labels=parsed.flip_labels)
+        written = _written(folder, parsed)
     except OSError as error:
         raise ConfigError(
-            f"--folder {parsed.folder}: {error.filename or parsed.folder} cannot be written "
+            f"--folder {folder}: {error.filename or folder} cannot be written "
             f"({error.strerror or error}). Name a folder that you can create and write."
         ) from error
-    for path in (written.train, written.validation, written.labelled_pairs):
+    for path in written:
         print(path)
     return 0
+
+
+def _written(folder: Path, parsed: argparse.Namespace) -> list[Path]:
+    if parsed.sums:
+        return write_sums(folder, seed=parsed.seed)
+    made = write_demo_data(folder, seed=parsed.seed, flip_labels=parsed.flip_labels)
+    return [made.train, made.validation, made.labelled_pairs]
 
 
 DEMO_DATA = Command(_add_options, _run)
