@@ -89,7 +89,8 @@ def _entropy(curves: Mapping[str, Points]) -> str:
 
 def _identical(curves: Mapping[str, Points]) -> str:
     share = _newest(curves.get("identical_completions_fraction", ()))
-    if share is None or share < 0.5:
+    # Short answers are often the same, and right.
+    if share is None or share < 0.9:
         return ""
     return (
         f"{share:.0%} of the completions equal another one of their prompt, so they compare nothing. Raise "
