@@ -37,7 +37,7 @@ _OF_DPO = (
 
 # A policy that solves nearly every prompt cannot fill a step, and its training ends.
 _REFILLED = [name for name, parts in POLICY_ALGORITHMS.items() if parts.refill]
-_REFILLED_STEPS = 40
+_REFILLED_STEPS = 50
 _QUICK = ("train_sft.schedule={max_steps: 6, eval_steps: 6}", "train_policy.schedule={max_steps: 2, save_steps: 2}")
 
 

@@ -33,9 +33,9 @@ def test_curves_that_are_well_raise_none() -> None:
         ({"completion_length": [90.0] * 5 + [20.0] * 5}, "length", "The completions shrink: from 90 to 20 tokens"),
         ({"entropy": [2.0] * 5 + [0.1] * 5}, "entropy", "0.1 nats a token, 2 at the start"),
         (
-            {"identical_completions_fraction": [0.8] * 5},
+            {"identical_completions_fraction": [0.96] * 5},
             "identical completions",
-            "80% of the completions equal another",
+            "96% of the completions equal another",
         ),
         ({"prompts_without_signal_fraction": [1.0] * 5}, "no signal", "On 100% of the prompts"),
         ({"kl": [-4.0] * 5}, "negative KL", "The KL to the reference is -4 nats"),
