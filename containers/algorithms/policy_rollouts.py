@@ -119,8 +119,7 @@ class PolicyRollouts:
 
         Raises:
             DivergedError: nothing can be sampled from the policy's logits, or a score is not finite.
-            StageError: the step cannot be filled with prompts whose completions differ in their reward; or no prompt
-                of many steps has such completions.
+            StageError: many rounds for one step, or many steps, give no prompt whose completions differ in reward.
         """
         siblings = self.config.num_generations
         drawn = self._drawn(policy)
@@ -135,17 +134,26 @@ class PolicyRollouts:
         return batch, figures | ({"rounds": float(rounds)} if self.config.method.refill else {})
 
     def _refilled(self, policy: Any, drawn: Rewarded) -> tuple[Rewarded, int]:
-        """Return a whole step of prompts whose outcomes differ, and how many rounds it took."""
+        """Return a step of prompts whose outcomes differ, and how many rounds it took.
+
+        After the last round, prompts of that round without a difference fill the step: they have no advantage.
+        """
         siblings, wanted = self.config.num_generations, len(drawn.rows)
-        kept, rounds = drawn.of_prompts(drawn.has_signal(siblings) & drawn.rewards.divides, siblings), 1
-        while len(kept.rows) < wanted:
-            if rounds == _MOST_ROUNDS:
-                raise StageError(self._not_filled(len(kept.rows) // siblings, wanted=wanted // siblings))
+        kept, rounds = Rewarded(), 0
+        while True:
             rounds += 1
-            more = self._drawn(policy)
-            more = more.of_prompts(more.has_signal(siblings) & more.rewards.divides, siblings)
-            kept = kept.and_those_of(more, at_most=wanted, num_generations=siblings)
-        return kept, rounds
+            tells = drawn.has_signal(siblings) & drawn.rewards.divides
+            more = drawn.of_prompts(tells, siblings)
+            kept = kept.and_those_of(more, at_most=wanted, num_generations=siblings) if kept.rows else more
+            if len(kept.rows) == wanted:
+                return kept, rounds
+            if rounds == _MOST_ROUNDS:
+                break
+            drawn = self._drawn(policy)
+        if not kept.rows:
+            raise StageError(self._not_filled(wanted // siblings))
+        rest = drawn.of_prompts(~tells, siblings)
+        return kept.and_those_of(rest, at_most=wanted, num_generations=siblings), rounds
 
     def _drawn(self, policy: Any) -> Rewarded:
         """Return rewarded completions of the next prompts, of all ranks."""
@@ -229,12 +237,12 @@ class PolicyRollouts:
             "num_generations, another reward, or a start model that solves some of them."
         )
 
-    def _not_filled(self, kept: int, *, wanted: int) -> str:
+    def _not_filled(self, wanted: int) -> str:
         return (
-            f"{_MOST_ROUNDS} rounds of {wanted} prompts gave {kept} prompts whose completions differ in their reward; "
-            f"a step needs {wanted} (train_policy.parts.refill of {self.config.algorithm}). The rewards tell nothing "
-            "about most prompts: they are too hard or too easy for this policy. Use other prompts, more "
-            "num_generations, another reward, or set parts.refill to false."
+            f"{_MOST_ROUNDS} rounds of {wanted} prompts gave none whose completions differ in their reward "
+            f"(train_policy.parts.refill of {self.config.algorithm}). The rewards tell nothing about these prompts: "
+            "they are too hard for this policy, or it solves them all. Use other prompts, more num_generations, "
+            "another reward, fewer steps, or set parts.refill to false."
         )
 
     def state(self) -> dict[str, Any]:

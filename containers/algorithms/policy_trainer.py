@@ -78,7 +78,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
 
         Raises:
             DivergedError: a log-probability, score or loss is not finite; names the step.
-            StageError: the step cannot be filled with prompts that tell the policy anything.
+            StageError: no prompt tells the policy anything, in many rounds or steps.
         """
         started_at_s = time.perf_counter()
         try:

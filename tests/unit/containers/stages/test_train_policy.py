@@ -247,11 +247,36 @@ def test_reinforce_plus_plus_trains_on_one_completion_of_each_prompt(tmp_path: P
     assert not any("prompts_without_signal_fraction" in point for point in points)
 
 
+def test_a_step_that_is_not_full_after_ten_rounds_is_filled_with_prompts_that_teach_nothing(
+    tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy that solves nearly every prompt goes on with the others; here one prompt a step tells something."""
+    real, told = ModelReward.scores, [0]
+
+    def scores(self: ModelReward, conversations: Any) -> list[float]:
+        told[0] += 1
+        tells = told[0] % 10 == 1
+        pairs = zip(conversations, real(self, conversations), strict=True)
+        first = conversations[0][0]["content"]
+        return [score if tells and turns[0]["content"] == first else 0.0 for turns, score in pairs]
+
+    monkeypatch.setattr(ModelReward, "scores", scores)
+    context = context_of(tmp_path, inputs, algorithm="dapo", schedule=TrainingSchedule(max_steps=2, save_steps=2))
+    train_policy.run(context)
+    points = [point["values"] for point in curves(context) if "rounds" in point["values"]]
+    assert [point["rounds"] for point in points] == [10.0, 10.0]
+    assert all(point["grad_norm"] > 0 for point in points)
+    rows = parquet.read_table(context.output / "completions.parquet").to_pylist()
+    assert len(rows) == 16
+    assert [sum(row["advantage"] != 0 for row in rows if row["step"] == step) > 0 for step in (1, 2)] == [True, True]
+    assert all(row["advantage"] == 0 for row in rows if row["reward"] == 0 and row["prompt"] != rows[0]["prompt"])
+
+
 def test_a_step_that_cannot_be_filled_ends_the_training_and_says_so(
     tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ModelReward, "scores", lambda self, conversations: [0.0] * len(conversations))
-    with pytest.raises(StageError, match=r"Step 1: 10 rounds of 2 prompts gave 0 prompts.*parts\.refill to false"):
+    with pytest.raises(StageError, match=r"Step 1: 10 rounds of 2 prompts gave none.*parts\.refill to false"):
         train_policy.run(context_of(tmp_path, inputs, algorithm="dapo"))
 
 
