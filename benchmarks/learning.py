@@ -32,7 +32,10 @@ _BEFORE = (StageName.FILTER_DATASET, StageName.FILTER_PROMPTS, StageName.BUILD_B
 # Weights move faster in DPO, of which a pair says more than a reward.
 _OF_DPO = (
     "train_dpo={global_batch_size: 64, max_length: 64, lora: null, gradient_checkpointing: false, beta: 0.1, "
-    "optimizer: {learning_rate: 3.0e-4}, schedule: {max_steps: 80, eval_steps: 40}}"
+    "optimizer: {learning_rate: 3.0e-4}, schedule: {max_steps: 80, eval_steps: 40}}",
+    # No reward model is trained, but its keys must fit the model.
+    "train_reward_model={max_length: 64, lora: {r: 8}}",
+    "evaluate_reward_model.max_length=64",
 )
 
 # A policy that solves nearly every prompt cannot fill a step, and its training ends.
@@ -89,7 +92,7 @@ def _trained(folder: Path, algorithm: str, changes: Sequence[str], made: dict[st
     if algorithm in _REFILLED:
         own.append(f"train_policy.schedule={{max_steps: {_REFILLED_STEPS}, save_steps: {_REFILLED_STEPS}}}")
     if algorithm == _DPO:
-        own, stage = [_OF_DPO], StageName.TRAIN_DPO
+        own, stage = [*_OF_DPO], StageName.TRAIN_DPO
     run = run_of(folder, *changes, *own, seed=seed)
     return BareStages(run, folder, way=algorithm, limit_s=1800, report=_say).made(BY_NAME[stage], made)
 
