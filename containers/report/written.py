@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
-
 from containers.contracts.records import Message
 from containers.document.model import Answer, Sample, Samples, Text
 
@@ -30,6 +27,9 @@ def read_written(path: Path) -> tuple[WrittenStep, ...]:
 
     Of each step it is the prompt whose rewards differ most: the one from which the step taught most.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
     try:
         rows: list[dict[str, Any]] = parquet.read_table(path, columns=list(_COLUMNS)).to_pylist()
     except (OSError, pa.ArrowException):
