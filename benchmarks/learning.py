@@ -106,8 +106,8 @@ def _say(figures: dict[str, Any]) -> None:
 def table(found: Sequence[Learned], *, count: int) -> str:
     """Return a line for each algorithm: exact match before and after, of each seed."""
     lines = [
-        f"{count:,} prompts, of which a part is held out; four completions of each held-out prompt, at temperature 1.",
-        "Intervals of 95 % are over prompts.",
+        f"{count:,} prompts, of which a part is held out; four completions of each held-out prompt, at",
+        "temperature 1. Intervals of 95 % are over prompts.",
         "",
         "| algorithm | seed | right before | right after | difference | seconds |",
         "|---|---:|---:|---:|---:|---:|",
