@@ -8,11 +8,11 @@ from containers.contracts.pipeline import STAGE_FACTS, Devices
 
 PICTURE = Path(__file__).parent / "images" / "dag.svg"
 
-_WIDTH, _HEIGHT = 1210, 330
+_WIDTH, _HEIGHT = 1408, 330
 _BOX, _TALL, _STEP = 178, 56, 198
 _LEFT, _TOP, _BELOW = 20, 28, 158
 _GATE = 26
-_COLUMNS = 6
+_COLUMNS = 7
 _DEVICES = {Devices.NONE: "CPU", Devices.ONE_GPU: "one GPU", Devices.ALL_RANKS: "all GPUs"}
 _STYLE = """
   text { font-family: system-ui, "DejaVu Sans", sans-serif; fill: #1f2933; text-anchor: middle }
@@ -32,7 +32,7 @@ _HEAD = (
 
 
 def svg() -> str:
-    """The picture: stages in order, six from left to right and the rest back, and the gates behind those that judge."""
+    """The picture: stages in order, seven to the right and the rest back, and the gates behind those that judge."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{" → ".join(StageName)}">',

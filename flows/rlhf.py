@@ -16,6 +16,7 @@ from tasks.config.sources import ModelSource
 from tasks.evaluate_policy import evaluate_policy
 from tasks.evaluate_reward_model import evaluate_reward_model
 from tasks.filter_dataset import filter_dataset
+from tasks.filter_demonstrations import filter_demonstrations
 from tasks.filter_prompts import filter_prompts
 from tasks.gates.approval import opened, wait_for_decision
 from tasks.pipeline.open_run import open_run
@@ -95,6 +96,7 @@ def _name_who_stopped(run: PipelineRun) -> None:
 TASKS: Mapping[StageName, StageTask[Any, Any]] = {
     StageName.FILTER_DATASET: filter_dataset,
     StageName.FILTER_PROMPTS: filter_prompts,
+    StageName.FILTER_DEMONSTRATIONS: filter_demonstrations,
     StageName.BUILD_BASE_MODEL: build_base_model,
     StageName.TRAIN_SFT: train_sft,
     StageName.TRAIN_REWARD_MODEL: train_reward_model,

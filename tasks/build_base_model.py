@@ -11,10 +11,14 @@ from tasks.stage_task import StageTask
 
 @StageTask
 def build_base_model(
-    run: PipelineRun, *, pairs: ArtifactRef | None = None, prompts: ArtifactRef | None = None
+    run: PipelineRun,
+    *,
+    pairs: ArtifactRef | None = None,
+    prompts: ArtifactRef | None = None,
+    demonstrations: ArtifactRef | None = None,
 ) -> ArtifactRef:
-    """Build the model to start from, with a tokenizer of the pairs; in a run without preferences, of the prompts."""
-    artifact = make(run, StageName.BUILD_BASE_MODEL, pairs=pairs, prompts=prompts)
+    """Build the model to start from, with a tokenizer of the rows that the run has."""
+    artifact = make(run, StageName.BUILD_BASE_MODEL, pairs=pairs, prompts=prompts, demonstrations=demonstrations)
     run.base_model_origin = f"random weights, built by this run ({artifact.key[:12]})"
     if record := run.record_of(artifact.stage):
         show_stage(run, artifact.stage, stage_section(record), description="A model with random weights")

@@ -42,9 +42,9 @@ from tasks.run.runtime import NOT_ASKED, judge_runtime, present_stages_digest
 from tasks.run.state import PipelineRun
 from tasks.sources.errors import SourceError
 from tasks.sources.hub import hub_token
-from tasks.sources.peek import PROMPTS
+from tasks.sources.peek import DEMONSTRATIONS, PROMPTS
 from tasks.sources.resolve import Probe, probe_dataset, probe_file, probe_model
-from tasks.sources.row_samples import dataset_samples, prompt_samples
+from tasks.sources.row_samples import dataset_samples, demonstration_samples, prompt_samples
 from tasks.sources.suites import probe_suite
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ def table(findings: Sequence[CheckFinding], *, width: int | None = None) -> str:
 
 
 def row_texts(config: RunConfig) -> tuple[str, ...]:
-    """One row of each format of the data, preferences and prompts, as the stage will read it.
+    """One row of each format of the data, as the stage will read it.
 
     None where the check says that there is no data.
     """
@@ -183,6 +183,8 @@ def row_texts(config: RunConfig) -> tuple[str, ...]:
     samples = [] if config.dataset is None else [dataset_samples(config.dataset, token=token)]
     if config.prompts is not None:
         samples.append(prompt_samples(config.prompts, config.filter_prompts, token=token))
+    if config.demonstrations is not None:
+        samples.append(demonstration_samples(config.demonstrations, config.filter_demonstrations, token=token))
     found: list[str] = []
     for texts in samples:
         with contextlib.suppress(SourceError):
@@ -222,6 +224,8 @@ def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
         add("dataset", "data files", probe_dataset, config.dataset)
     if config.prompts is not None:
         add("prompts", "data files", partial(probe_dataset, kind=PROMPTS), config.prompts)
+    if config.demonstrations is not None:
+        add("demonstrations", "data files", partial(probe_dataset, kind=DEMONSTRATIONS), config.demonstrations)
     if config.reward_model is not None:
         add("reward model", _SCORING_MODEL, probe_reward_model, config.reward_model)
     if (reference := config.filter_dataset.polarity.reference_reward_model) is not None:

@@ -13,7 +13,14 @@ from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.row_filters import RowFilters
 from containers.contracts.digests import read_manifest
-from containers.contracts.names import FROZEN_PAIRS_FILE, POLICY_FROZEN_PROMPTS_FILE, TUNE_PAIRS_FILE, StageName
+from containers.contracts.names import (
+    FROZEN_PAIRS_FILE,
+    POLICY_FROZEN_PROMPTS_FILE,
+    TRAIN_DEMONSTRATIONS_FILE,
+    TRAIN_PAIRS_FILE,
+    TUNE_PAIRS_FILE,
+    StageName,
+)
 from containers.contracts.pipeline import JUDGED_BY
 from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef
@@ -154,8 +161,21 @@ def _write_seen_prompts(run: PipelineRun, book: ChampionBook, challenger: ModelV
         overlap=filters.similar_prompt_overlap if filters.similar_prompts == "drop" else None,
         with_policy=book.kind == "policy",
         with_tune=book.kind == "reward_model" and not frozen.was_chosen_on,
+        others=_fine_tuning_rows(run, book),
     )
     book.write_training_prompts(challenger.number, seen)
+
+
+def _fine_tuning_rows(run: PipelineRun, book: ChampionBook) -> tuple[Path, ...]:
+    """The rows that the start model was fine-tuned on, where they are no training pairs of the model itself."""
+    config = run.config
+    if config.train_sft is None:
+        return ()
+    if config.demonstrations is not None:
+        stage, file = StageName.FILTER_DEMONSTRATIONS, TRAIN_DEMONSTRATIONS_FILE
+    else:
+        stage, file = StageName.FILTER_DATASET, TRAIN_PAIRS_FILE
+    return (Path(book.artifact(_stored(run, stage)).path) / file,)
 
 
 def _frozen(book: ChampionBook, pairs: Path, *, from_version: int) -> FrozenSet:

@@ -9,8 +9,14 @@ from tasks.stage_task import StageTask
 
 
 @StageTask
-def train_sft(run: PipelineRun, *, pairs: ArtifactRef, start_model: ArtifactRef | StageInput) -> ArtifactRef:
-    """Fine-tune the model that reward model and policy start from."""
-    artifact = make(run, StageName.TRAIN_SFT, pairs=pairs, start_model=start_model)
+def train_sft(
+    run: PipelineRun,
+    *,
+    start_model: ArtifactRef | StageInput,
+    pairs: ArtifactRef | None = None,
+    demonstrations: ArtifactRef | None = None,
+) -> ArtifactRef:
+    """Fine-tune the model that reward model and policy start from, on demonstrations or else on pairs."""
+    artifact = make(run, StageName.TRAIN_SFT, pairs=pairs, demonstrations=demonstrations, start_model=start_model)
     show_training(run, artifact)
     return artifact

@@ -27,6 +27,8 @@ class Example:
     Attributes:
         prompt: never empty.
         completions: one, or the chosen and the rejected one.
+        counted: for each completion, which of its tokens the loss counts; empty: all. In a conversation with several
+            answers, the turns of the user between them are not counted.
         mismatched: completions to other prompts, by which KTO estimates its KL; as many as `completions`, or none.
         reference: log-probabilities of `completions` under the reference, each a sum; empty if the loss has none.
         mismatched_reference: the same of `mismatched`.
@@ -34,6 +36,7 @@ class Example:
 
     prompt: list[int]
     completions: tuple[list[int], ...]
+    counted: tuple[list[bool], ...] = ()
     mismatched: tuple[list[int], ...] = ()
     reference: tuple[float, ...] = ()
     mismatched_reference: tuple[float, ...] = ()
@@ -47,6 +50,10 @@ class Example:
         """Tokens of the prompt and of its completions."""
         return len(self.prompt) + sum(map(len, self.completions))
 
+    def num_counted(self, side: int) -> int:
+        """Tokens of a completion that the loss counts."""
+        return sum(self.counted[side]) if self.counted else len(self.completions[side])
+
 
 @dataclass(frozen=True)
 class StepTotals:
@@ -54,7 +61,7 @@ class StepTotals:
 
     Attributes:
         num_examples: examples of the step.
-        tokens: tokens of the first completions of all examples, of the second ones, and so on.
+        tokens: counted tokens of the first completions of all examples, of the second ones, and so on.
         kl_baseline: mean log ratio of the mismatched completions, at least 0 (nats); 0 if there are none.
     """
 
@@ -140,7 +147,7 @@ class OfflineStep:
     def totals(self, model: Any, examples: Sequence[Example]) -> StepTotals:
         """Return what is known of the step from the examples of all ranks; KTO's baseline takes a forward."""
         sides = range(self.objective.num_completions)
-        tokens_of_sides = (sum(len(example.completions[side]) for example in examples) for side in sides)
+        tokens_of_sides = (sum(example.num_counted(side) for example in examples) for side in sides)
         own = (len(examples), sum(len(example.mismatched) for example in examples), *tokens_of_sides)
         num_examples, num_mismatched, *tokens = (sum(parts) for parts in zip(*of_all_ranks(own), strict=True))
         baseline = self._kl_baseline(model, examples) if num_mismatched else 0.0
@@ -201,7 +208,9 @@ class OfflineStep:
         """Return the packs, and how many are of these examples; if ranks divide the model, the rest keep them even."""
         of_each = [example.mismatched if mismatched else example.completions for example in examples]
         prompts = [example.prompt for example, own in zip(examples, of_each, strict=True) for _ in own]
-        packs = list(self.cut(prompts, [ids for own in of_each for ids in own])) if prompts else []
+        completions = [ids for own in of_each for ids in own]
+        counted = None if mismatched else _counted(examples)
+        packs = list(self.cut(prompts, completions, counted)) if prompts else []
         num_own = len(packs)
         if self.divides:
             width = self.objective.num_completions
@@ -211,6 +220,17 @@ class OfflineStep:
     def _computing(self, model: Any, packs: Sequence[Pack]) -> AbstractContextManager[Any]:
         is_packed = any(isinstance(pack, CompletionPack) for pack in packs)
         return packed(causal_of(self.accelerator.unwrap_model(model))) if is_packed else nullcontext()
+
+
+def _counted(examples: Sequence[Example]) -> list[list[bool]] | None:
+    """Which tokens of each completion are counted; None if all are."""
+    if not any(example.counted for example in examples):
+        return None
+    return [
+        counted
+        for example in examples
+        for counted in example.counted or ([True] * len(ids) for ids in example.completions)
+    ]
 
 
 class Sums:

@@ -88,7 +88,7 @@ class ValidationPart(Frozen):
 class Funnel(Frozen):
     """`funnel.json`: how many rows each filter kept and dropped. kept + dropped = read.
 
-    Of filter_dataset, or of filter_prompts, which keeps no pairs.
+    Of filter_dataset, filter_prompts or filter_demonstrations.
     """
 
     sources: tuple[str, ...]
@@ -97,10 +97,13 @@ class Funnel(Frozen):
     train_pairs: int = Field(0, ge=0)
     validation_pairs: int = Field(0, ge=0)
     validation_parts: tuple[ValidationPart, ...] = ()
-    policy_train_prompts: int = Field(ge=0)
-    policy_eval_prompts: int = Field(ge=0)
+    policy_train_prompts: int = Field(0, ge=0)
+    policy_eval_prompts: int = Field(0, ge=0)
     policy_frozen_prompts: int = Field(0, ge=0, description="They compare champions; of filter_prompts only")
-    has_pairs: bool = Field(True, description="False: the rows were prompts")
+    kind: Literal["pairs", "prompts", "demonstrations"] = Field("pairs", description="What the rows hold")
+    train_demonstrations: int = Field(0, ge=0, description="Conversations to fine-tune on")
+    validation_demonstrations: int = Field(0, ge=0, description="Conversations that choose a checkpoint")
+    num_answers: int = Field(0, ge=0, description="Answers in all conversations kept")
     num_with_answer: int = Field(0, ge=0, description="Prompts kept that have a reference answer")
     pairs_set_aside_for_policy: int = Field(
         0, ge=0, description="Good pairs whose prompt went to the policy; they train no reward model"

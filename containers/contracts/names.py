@@ -11,6 +11,7 @@ class StageName(StrEnum):
     CHECK_SYSTEM = "check_system"
     FILTER_DATASET = "filter_dataset"
     FILTER_PROMPTS = "filter_prompts"
+    FILTER_DEMONSTRATIONS = "filter_demonstrations"
     BUILD_BASE_MODEL = "build_base_model"
     TRAIN_SFT = "train_sft"
     TRAIN_REWARD_MODEL = "train_reward_model"
@@ -69,6 +70,9 @@ FROZEN_PAIRS_FILE = "frozen.parquet"
 POLICY_TRAIN_PROMPTS_FILE = "policy_train_prompts.parquet"
 POLICY_EVAL_PROMPTS_FILE = "policy_eval_prompts.parquet"
 POLICY_FROZEN_PROMPTS_FILE = "policy_frozen_prompts.parquet"
+# Conversations to fine-tune on.
+TRAIN_DEMONSTRATIONS_FILE = "train_demonstrations.parquet"
+VALIDATION_DEMONSTRATIONS_FILE = "validation_demonstrations.parquet"
 FUNNEL_FILE = "funnel.json"
 # Files of filter_dataset for users, beside its data; every stage may have the folder of plots.
 PLOTS_FOLDER = "plots"

@@ -42,6 +42,7 @@ STAGE_FACTS: Mapping[StageName, StageFacts] = {
     StageName.CHECK_SYSTEM: StageFacts(),
     StageName.FILTER_DATASET: StageFacts(),
     StageName.FILTER_PROMPTS: StageFacts(is_optional=True),
+    StageName.FILTER_DEMONSTRATIONS: StageFacts(is_optional=True),
     StageName.BUILD_BASE_MODEL: StageFacts(is_optional=True),
     StageName.TRAIN_SFT: StageFacts(Devices.ALL_RANKS, is_optional=True, may_divide=True),
     StageName.TRAIN_REWARD_MODEL: StageFacts(Devices.ALL_RANKS, may_divide=True, trains="reward_model"),

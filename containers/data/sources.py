@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -11,7 +11,7 @@ from containers.contracts.configs.row_reading import AS_FOUND, RowReading
 from containers.contracts.spec import StageInput
 from containers.data.formats.custom_reader import read_lines_with
 from containers.data.formats.files import Line, data_files, read_lines, require_rows_among
-from containers.data.funnel import DroppedRow, Split, shortened
+from containers.data.funnel import UNKNOWN, DroppedRow, FunnelCounter, Split, counted, shortened
 from containers.data.language_names import normalised_language
 from containers.data.reader import RowRead, rows_of_lines
 from containers.data.rows import PreferenceRow, Row
@@ -186,6 +186,28 @@ def malformed_by_reason(sources: Iterable[Source[Any]]) -> list[tuple[str, list[
         for reason, rows in source.malformed.items():
             together[reason].extend(rows)
     return sorted(together.items(), key=lambda item: (-len(item[1]), item[0]))
+
+
+def counter_of(sources: Sequence[Source[Any]]) -> FunnelCounter:
+    """A counter of the rows read, in which the malformed ones are dropped already."""
+    rows_read: dict[Split, int] = {}
+    for source in sources:
+        rows_read[source.split] = rows_read.get(source.split, 0) + source.rows_read
+    counter = FunnelCounter(rows_read)
+    for reason, malformed in malformed_by_reason(sources):
+        counter.step(reason, malformed)
+    return counter
+
+
+def rows_read_by_group(sources: Iterable[Source[Any]]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Rows read by domain, language (detected, where the column says nothing) and source, as a funnel has them."""
+    groups: dict[str, list[str]] = {"domain": [], "language": [], "source": []}
+    for source in sources:
+        malformed = [row for rows in source.malformed.values() for row in rows]
+        groups["domain"] += [row.domain for row in malformed] + [item.row.domain for item in source.rows]
+        groups["language"] += [row.language for row in malformed] + [item.row.language for item in source.rows]
+        groups["source"] += [source.name] * (len(malformed) + len(source.rows))
+    return {f"read_by_{kind}": counted([name or UNKNOWN for name in names]) for kind, names in groups.items()}
 
 
 def languages_seen(rows: Iterable[Placed]) -> str:

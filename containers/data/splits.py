@@ -6,11 +6,13 @@ next run with more data. Only similar prompts go together, by the hash of their 
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from containers.contracts.configs.filter_dataset import ValidationParts
 from containers.data.filters.similar_prompts import PromptGroups
+from containers.data.sources import Placed, Source
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,34 @@ def share_of(ids: Collection[str], *, fraction: float, seed: int, purpose: str) 
     if chosen or len(drawn) < 2:
         return chosen
     return frozenset((min(drawn, key=lambda item: (drawn[item], item)),))
+
+
+def held_out_groups(
+    rows: Sequence[Placed],
+    *,
+    fraction: float,
+    seed: int,
+    purpose: str,
+    sources: Sequence[Source[Any]],
+    groups: PromptGroups,
+) -> frozenset[str]:
+    """Prompt ids that are held out: those of validation files, and a share of those of sources without one.
+
+    Args:
+        rows: those that passed every filter.
+        fraction, purpose: as in `share_of`.
+        groups: of prompts that stay together.
+    """
+    has_file = {source.name for source in sources if source.split == "validation"}
+    group_of = {item.row.prompt_id: groups.of(item.row.prompt_id) for item in rows}
+    held_out = {group_of[item.row.prompt_id] for item in rows if item.split == "validation"}
+    held_out |= share_of(
+        {group_of[item.row.prompt_id] for item in rows if item.source not in has_file},
+        fraction=fraction,
+        seed=seed,
+        purpose=purpose,
+    )
+    return frozenset(prompt_id for prompt_id, group in group_of.items() if group in held_out)
 
 
 def sample_of(ids: Collection[str], *, size: int, seed: int, purpose: str) -> frozenset[str]:

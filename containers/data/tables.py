@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from containers.data.demonstrations.rows import DemonstrationRow
 from containers.data.formats.transcripts import comparison_text
 from containers.data.prompts.rows import PromptRow
 from containers.data.rows import PreferenceRow, Row, Turn
@@ -47,6 +48,29 @@ _PROMPTS = pa.schema([("prompt", _TURNS), ("domain", pa.string()), ("prompt_id",
 _ANSWERED = pa.schema(
     [*_PROMPTS, ("answer", pa.string()), ("other_answers", pa.list_(pa.string())), ("columns", pa.string())]
 )
+
+_DEMONSTRATIONS = pa.schema(
+    [
+        ("prompt", _TURNS),
+        ("completion", _TURNS),
+        ("domain", pa.string()),
+        ("language", pa.string()),
+        ("demonstration_id", pa.string()),
+    ]
+)
+
+
+def write_demonstrations(path: Path, rows: Iterable[DemonstrationRow]) -> int:
+    """Write one line per conversation, in order: the turns before the last answer, and that answer.
+
+    Returns:
+        The number of rows.
+    """
+    kept = list(rows)
+    columns: list[Any] = [_turns([row.prompt for row in kept]), _answers([row.answer for row in kept])]
+    columns += [[row.domain for row in kept], [row.language for row in kept], [row.row_id for row in kept]]
+    _write(path, columns, _DEMONSTRATIONS)
+    return len(kept)
 
 
 def write_pairs(path: Path, rows: Iterable[PreferenceRow]) -> None:

@@ -9,6 +9,7 @@ import functools
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, TypeAlias
 
 import torch
@@ -30,7 +31,7 @@ class CompletionPack(PackedRow):
 
     Attributes:
         rows: place of each of its completions in the batch.
-        lengths: tokens of each of these completions.
+        lengths: targets in each of these completions.
         places: [N] place in the row of each predicting token, completion by completion.
         targets: [N] the predicted tokens.
     """
@@ -50,12 +51,17 @@ class CompletionPack(PackedRow):
 
 
 Pack: TypeAlias = CompletionPack | PaddedRows
-# Makes packs, or padded rows, of prompts and their completions.
-Cut: TypeAlias = Callable[[Sequence[list[int]], Sequence[list[int]]], Sequence[Pack]]
+# Makes packs, or padded rows, of prompts, their completions and, if not all are targets, which tokens of these are.
+Cut: TypeAlias = Callable[..., Sequence[Pack]]
 
 
 def completion_packs(
-    prompts: Sequence[list[int]], completions: Sequence[list[int]], *, max_tokens: int, num_together: int = 1
+    prompts: Sequence[list[int]],
+    completions: Sequence[list[int]],
+    counted: Sequence[Sequence[bool]] | None = None,
+    *,
+    max_tokens: int,
+    num_together: int = 1,
 ) -> list[CompletionPack]:
     """Return packs in which completions of equal prompts share the prompt, the longest first.
 
@@ -65,6 +71,7 @@ def completion_packs(
     Args:
         prompts: token ids of each completion's prompt, none empty.
         completions: token ids.
+        counted: for each completion, which of its tokens are targets; None: all of them.
         num_together: so many successive completions have one prompt and are never in several packs; 2 for pairs.
     """
     alike: dict[tuple[int, ...], list[range]] = {}
@@ -80,7 +87,7 @@ def completion_packs(
     sequences = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
     packs = packed_rows(sequences, groups, max_items=len(sequences), max_tokens=max_tokens)
     starts = [len(prompt) for prompt in prompts]
-    return [_pack(sequences, starts, members) for members in packs]
+    return [_pack(sequences, starts, members, counted) for members in packs]
 
 
 def _pieces(units: Sequence[range], lengths: Sequence[int], *, room: int) -> list[list[int]]:
@@ -96,24 +103,32 @@ def _pieces(units: Sequence[range], lengths: Sequence[int], *, room: int) -> lis
     return pieces
 
 
-def _pack(sequences: Sequence[list[int]], starts: Sequence[int], groups: Sequence[Sequence[int]]) -> CompletionPack:
+def _pack(
+    sequences: Sequence[list[int]],
+    starts: Sequence[int],
+    groups: Sequence[Sequence[int]],
+    counted: Sequence[Sequence[bool]] | None,
+) -> CompletionPack:
     """Return one pack of these groups; `starts` says where in each sequence its completion begins."""
     laid_out = lay_out([[sequences[row] for row in group] for group in groups])
-    rows, places, targets = [row for group in groups for row in group], [], []
+    rows, lengths, places, targets = [row for group in groups for row in group], [], [], []
     for group, tree in zip(groups, laid_out.trees, strict=True):
         branch = tree.start + tree.trunk
         for row, length in zip(group, tree.branches, strict=True):
             # Predicting tokens are in the trunk or in the branch; the last token of the sequence predicts nothing.
-            predicting = range(starts[row] - 1, len(sequences[row]) - 1)
+            predicting: Sequence[int] = range(starts[row] - 1, len(sequences[row]) - 1)
+            if counted is not None:
+                predicting = [*compress(predicting, counted[row])]
             places += [tree.start + at if at < tree.trunk else branch + at - tree.trunk for at in predicting]
-            targets += sequences[row][starts[row] :]
+            targets += [sequences[row][at + 1] for at in predicting]
+            lengths.append(len(predicting))
             branch += length
     return CompletionPack(
         laid_out.input_ids,
         laid_out.position_ids,
         laid_out.trees,
         rows=tuple(rows),
-        lengths=tuple(len(sequences[row]) - starts[row] for row in rows),
+        lengths=tuple(lengths),
         places=torch.tensor(places),
         targets=torch.tensor(targets),
     )

@@ -17,15 +17,20 @@ class PaddedRows:
         input_ids: [B, L].
         attention_mask: [B, L].
         rows: place of each of its completions in the batch.
-        lengths: tokens of each of these completions.
         starts: tokens of each prompt.
+        counted: for each completion, [C] which of its tokens are targets.
     """
 
     input_ids: Tensor
     attention_mask: Tensor
     rows: tuple[int, ...]
-    lengths: tuple[int, ...]
     starts: tuple[int, ...]
+    counted: tuple[Tensor, ...]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Targets in each of these completions."""
+        return tuple(int(own.sum()) for own in self.counted)
 
     def by_completion(self, values: Tensor) -> tuple[Tensor, ...]:
         """Split values of the N predicted tokens by completion."""
@@ -40,24 +45,36 @@ class PaddedRows:
         more: dict[str, Any] = {"output_router_logits": True} if balances else {}
         made = model(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=ids.shape[1] - first, **more)
         logps, entropies = [], []
-        for row, (start, length) in enumerate(zip(self.starts, self.lengths, strict=True)):
-            own = made.logits[row, start - 1 - first :][:length].float() / temperature
-            scores = own.log_softmax(dim=-1)
-            logps.append(scores.gather(1, ids[row, start : start + length, None]).squeeze(1))
+        for row, (start, counted) in enumerate(zip(self.starts, self.counted, strict=True)):
+            own, targets = made.logits[row, start - 1 - first :][: len(counted)], ids[row, start : start + len(counted)]
+            if not counted.all():
+                own, targets = own[counted], targets[counted.to(targets.device)]
+            scores = (own.float() / temperature).log_softmax(dim=-1)
+            logps.append(scores.gather(1, targets[:, None]).squeeze(1))
             with torch.no_grad():
                 entropies.append(-(scores.exp() * scores).sum(dim=-1))
         return torch.cat(logps), torch.cat(entropies), made.aux_loss if balances else None
 
 
 def padded_rows_of(
-    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], *, at_a_time: int
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    counted: Sequence[Sequence[bool]] | None = None,
+    *,
+    at_a_time: int,
 ) -> list[PaddedRows]:
-    """Return all rows in order, `at_a_time` of them in a forward."""
+    """Return all rows in order, `at_a_time` of them in a forward; `counted` as in `completion_packs`."""
     places = range(len(prompts))
-    return [_rows(prompts, completions, places[start : start + at_a_time]) for start in places[::at_a_time]]
+    every = counted or [[True] * len(ids) for ids in completions]
+    return [_rows(prompts, completions, every, places[start : start + at_a_time]) for start in places[::at_a_time]]
 
 
-def _rows(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], rows: range) -> PaddedRows:
+def _rows(
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    counted: Sequence[Sequence[bool]],
+    rows: range,
+) -> PaddedRows:
     sequences = [[*prompts[row], *completions[row]] for row in rows]
     width = max(map(len, sequences))
     # The padding is masked, so any token of the vocabulary will do.
@@ -65,6 +82,6 @@ def _rows(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
         input_ids=torch.tensor([ids + [0] * (width - len(ids)) for ids in sequences]),
         attention_mask=torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids in sequences]),
         rows=tuple(rows),
-        lengths=tuple(len(completions[row]) for row in rows),
         starts=tuple(len(prompts[row]) for row in rows),
+        counted=tuple(torch.tensor(counted[row], dtype=torch.bool) for row in rows),
     )

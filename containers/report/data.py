@@ -92,9 +92,11 @@ def _undecided(check: LabelAgreement) -> str:
 
 def unaccounted_rows(funnel: Funnel) -> int:
     """Rows read that are neither dropped nor used nor set aside; 0 when the funnel adds up."""
-    used = funnel.train_pairs + funnel.validation_pairs + funnel.pairs_set_aside_for_policy
-    if not funnel.has_pairs:
-        used = funnel.policy_train_prompts + funnel.policy_eval_prompts + funnel.policy_frozen_prompts
+    used = {
+        "pairs": funnel.train_pairs + funnel.validation_pairs + funnel.pairs_set_aside_for_policy,
+        "prompts": funnel.policy_train_prompts + funnel.policy_eval_prompts + funnel.policy_frozen_prompts,
+        "demonstrations": funnel.train_demonstrations + funnel.validation_demonstrations,
+    }[funnel.kind]
     return funnel.rows_read - used - sum(step.dropped for step in funnel.steps)
 
 
@@ -129,8 +131,10 @@ def _part_text(part: ValidationPart) -> str:
 
 
 def _uses(funnel: Funnel, *, beside_prompts: bool) -> tuple[Block, ...]:
-    if not funnel.has_pairs:
+    if funnel.kind == "prompts":
         return _prompt_uses(funnel)
+    if funnel.kind == "demonstrations":
+        return _demonstration_uses(funnel)
     of_policy = (
         ("Set aside with the policy's prompts", Quantity(funnel.pairs_set_aside_for_policy, "pairs")),
         ("Policy, training", Quantity(funnel.policy_train_prompts, "prompts")),
@@ -163,8 +167,23 @@ def _prompt_uses(funnel: Funnel) -> tuple[Block, ...]:
             ("With a reference answer", Quantity(funnel.num_with_answer, "prompts")),
         )
     )
+    return (Section("What the prompts are for", (uses,)), *_kept_by_domain(funnel, "Prompts kept"))
+
+
+def _demonstration_uses(funnel: Funnel) -> tuple[Block, ...]:
+    uses = Facts(
+        (
+            ("Fine-tuning", Quantity(funnel.train_demonstrations, "conversations")),
+            ("To choose a checkpoint", Quantity(funnel.validation_demonstrations, "conversations")),
+            ("Answers in all of them", Quantity(funnel.num_answers, "answers")),
+        )
+    )
+    return (Section("What the demonstrations are for", (uses,)), *_kept_by_domain(funnel, "Demonstrations kept"))
+
+
+def _kept_by_domain(funnel: Funnel, title: str) -> tuple[Section, ...]:
     kept = tuple((name or "(no domain)", count) for name, count in funnel.kept_by_domain[:_MAX_GROUPS])
-    return (Section("What the prompts are for", (uses,)), *((Section("Prompts kept", (Facts(kept),)),) if kept else ()))
+    return (Section(title, (Facts(kept),)),) if kept else ()
 
 
 def _steps(funnel: Funnel) -> tuple[Block, ...]:

@@ -214,17 +214,22 @@ def funnel_plot(funnel: Funnel, *, salt: str) -> Plot | None:
     """Draw one bar for each use of rows and each reason to drop them; the bars add up to the rows read."""
     if not funnel.rows_read:
         return None
-    used = [
-        ("Train the reward model", funnel.train_pairs, BLUE),
-        ("Validate the reward model", funnel.validation_pairs, BLUE),
-        ("Set aside for the policy", funnel.pairs_set_aside_for_policy, AQUA),
-    ]
-    if not funnel.has_pairs:
-        used = [
+    used = {
+        "pairs": [
+            ("Train the reward model", funnel.train_pairs, BLUE),
+            ("Validate the reward model", funnel.validation_pairs, BLUE),
+            ("Set aside for the policy", funnel.pairs_set_aside_for_policy, AQUA),
+        ],
+        "prompts": [
             ("Train the policy", funnel.policy_train_prompts, BLUE),
             ("Judge the policy", funnel.policy_eval_prompts, BLUE),
             ("Compare champions", funnel.policy_frozen_prompts, AQUA),
-        ]
+        ],
+        "demonstrations": [
+            ("Fine-tune", funnel.train_demonstrations, BLUE),
+            ("Choose a checkpoint", funnel.validation_demonstrations, BLUE),
+        ],
+    }[funnel.kind]
     dropped = [(humanize(step.reason), step.dropped, GREY) for step in funnel.steps]
     bars = [bar for bar in used if bar[1]] + sorted((bar for bar in dropped if bar[1]), key=lambda bar: -bar[1])
     bars, rest = bars[:_MAX_ROWS], bars[_MAX_ROWS:]

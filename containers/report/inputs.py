@@ -50,6 +50,7 @@ class ReportInputs:
     seed: int
     funnel: Funnel | None = None
     prompts: Funnel | None = None
+    demonstrations: Funnel | None = None
     reward_model: Certificate | None = None
     policy: PolicyEvaluation | None = None
     training: Mapping[StageName, TrainingInfo] = field(default_factory=dict)
@@ -98,6 +99,7 @@ def load_report_inputs(context: StageContext) -> ReportInputs:
         seed=context.spec.seed,
         funnel=record(StageName.FILTER_DATASET, FUNNEL_FILE, Funnel),
         prompts=record(StageName.FILTER_PROMPTS, FUNNEL_FILE, Funnel),
+        demonstrations=record(StageName.FILTER_DEMONSTRATIONS, FUNNEL_FILE, Funnel),
         reward_model=record(StageName.EVALUATE_REWARD_MODEL, CERTIFICATE_FILE, Certificate),
         policy=record(StageName.EVALUATE_POLICY, POLICY_EVALUATION_FILE, PolicyEvaluation),
         training={stage: info for stage, info in training.items() if info},

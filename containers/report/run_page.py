@@ -8,13 +8,13 @@ from containers.formatting import moment, number, one_line, parity_text
 from containers.report.champions import decision_section
 from containers.report.curves import Curves
 from containers.report.data import data_blocks
-from containers.report.gates import gate_section
+from containers.report.gates import GATE_STAGES, gate_section
 from containers.report.inputs import ReportInputs
 from containers.report.machines import hardware_section, lineage_section, repeat_section
 from containers.report.plots import reward_evaluation_plots, undrawn_groups
 from containers.report.policy import policy_blocks
 from containers.report.samples import scored_samples
-from containers.report.stages import absence, nothing, stages_section, stages_table
+from containers.report.stages import absence, is_part, nothing, stages_section, stages_table
 from containers.report.suites import choice_note, suites_table
 from containers.report.training import training_blocks
 from containers.report.verdict import headline_cards, run_verdict
@@ -41,11 +41,11 @@ def run_page(inputs: ReportInputs, *, title: str, num_samples: int) -> Page:
         sections=(
             *champions,
             stages_section(inputs),
-            _gates(inputs),
+            *_gates(inputs),
             Section("Data", _data(inputs), anchor="data", short="Data"),
             *_sft(inputs),
-            _reward_model(inputs, num_samples),
-            _policy(inputs, num_samples),
+            *_reward_model(inputs, num_samples),
+            *_policy(inputs, num_samples),
             hardware_section(inputs),
             lineage_section(inputs),
             repeat_section(inputs),
@@ -91,12 +91,15 @@ def _champions(inputs: ReportInputs) -> Section:
     return Section("Champion", blocks, anchor="champions", short="Champion")
 
 
-def _gates(inputs: ReportInputs) -> Section:
+def _gates(inputs: ReportInputs) -> tuple[Section, ...]:
+    judges = [stage for stage in GATE_STAGES if is_part(inputs, stage)]
+    if not judges:
+        return ()
     lead = "A closed gate stops the run before it spends more. A person's decision is shown here with name and reason."
-    why = absence(inputs, StageName.EVALUATE_REWARD_MODEL)
+    why = absence(inputs, judges[0])
     gates: tuple[Block, ...] = tuple(map(gate_section, inputs.pipeline.gates))
     blocks = gates or (Note(f"No gate was reached: {why}.", "quiet"),)
-    return Section("Gates", (Note(lead, "lead", ("gate",)), *blocks), anchor="gates", short="Gates")
+    return (Section("Gates", (Note(lead, "lead", ("gate",)), *blocks), anchor="gates", short="Gates"),)
 
 
 def _data(inputs: ReportInputs) -> tuple[Block, ...]:
@@ -106,10 +109,19 @@ def _data(inputs: ReportInputs) -> tuple[Block, ...]:
         if inputs.funnel
         else nothing(inputs, StageName.FILTER_DATASET)
     )
-    if not has_prompts:
-        return pairs
-    prompts = data_blocks(inputs.prompts) if inputs.prompts else nothing(inputs, StageName.FILTER_PROMPTS)
-    return (*pairs, Section("Prompts of the policy", prompts))
+    has_pairs = is_part(inputs, StageName.FILTER_DATASET)
+    others = {
+        "Prompts of the policy": (StageName.FILTER_PROMPTS, inputs.prompts),
+        "Demonstrations": (StageName.FILTER_DEMONSTRATIONS, inputs.demonstrations),
+    }
+    return (
+        *(pairs if has_pairs else ()),
+        *(
+            Section(title, data_blocks(funnel) if funnel else nothing(inputs, stage))
+            for title, (stage, funnel) in others.items()
+            if inputs.stage(stage) is not None
+        ),
+    )
 
 
 def _training(inputs: ReportInputs, stage: StageName) -> tuple[Block, ...]:
@@ -124,19 +136,17 @@ def _sft(inputs: ReportInputs) -> tuple[Section, ...]:
     return (Section("Supervised fine-tuning", (lead, *_training(inputs, StageName.TRAIN_SFT)), anchor="sft"),)
 
 
-def _reward_model(inputs: ReportInputs, num_samples: int) -> Section:
+def _reward_model(inputs: ReportInputs, num_samples: int) -> tuple[Section, ...]:
+    if not is_part(inputs, StageName.EVALUATE_REWARD_MODEL):
+        return ()
     lead = "It gives every answer a score; the chosen answer of a pair should get the higher one."
     training = _training(inputs, StageName.TRAIN_REWARD_MODEL)
-    return Section(
-        "Reward model",
-        (
-            Note(lead, "lead", ("score", "pair")),
-            Section("Training", training),
-            Section("Evaluation", _evaluation(inputs, num_samples)),
-        ),
-        anchor="reward-model",
-        short="Reward model",
+    blocks = (
+        Note(lead, "lead", ("score", "pair")),
+        Section("Training", training),
+        Section("Evaluation", _evaluation(inputs, num_samples)),
     )
+    return (Section("Reward model", blocks, anchor="reward-model", short="Reward model"),)
 
 
 def _evaluation(inputs: ReportInputs, num_samples: int) -> tuple[Block, ...]:
@@ -170,7 +180,9 @@ def _evaluation(inputs: ReportInputs, num_samples: int) -> tuple[Block, ...]:
     )
 
 
-def _policy(inputs: ReportInputs, num_samples: int) -> Section:
+def _policy(inputs: ReportInputs, num_samples: int) -> tuple[Section, ...]:
+    if not is_part(inputs, StageName.EVALUATE_POLICY):
+        return ()
     by_pairs = inputs.stage(StageName.TRAIN_DPO) is not None
     stage = StageName.TRAIN_DPO if by_pairs else StageName.TRAIN_POLICY
     aim = "write the chosen completions of pairs rather than the rejected ones" if by_pairs else "raise its reward"
@@ -180,14 +192,10 @@ def _policy(inputs: ReportInputs, num_samples: int) -> Section:
         if inputs.policy
         else nothing(inputs, StageName.EVALUATE_POLICY)
     )
-    return Section(
-        "Policy",
-        (
-            Note(lead, "lead", ("KL", "reference") if by_pairs else ("reward", "KL", "reference")),
-            Section("Training", _training(inputs, stage)),
-            *((Section("What it wrote", (written_samples(inputs.written),)),) if inputs.written else ()),
-            Section("Against the reference", judged),
-        ),
-        anchor="policy",
-        short="Policy",
+    blocks = (
+        Note(lead, "lead", ("KL", "reference") if by_pairs else ("reward", "KL", "reference")),
+        Section("Training", _training(inputs, stage)),
+        *((Section("What it wrote", (written_samples(inputs.written),)),) if inputs.written else ()),
+        Section("Against the reference", judged),
     )
+    return (Section("Policy", blocks, anchor="policy", short="Policy"),)

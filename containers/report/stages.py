@@ -93,11 +93,11 @@ def nothing(inputs: ReportInputs, stage: StageName) -> tuple[Block, ...]:
 
 
 def dag_nodes(inputs: ReportInputs) -> tuple[Node, ...]:
-    """Return every stage in order, with the gates between; optional stages outside the run are left out."""
+    """Return every stage of the run in order, with the gates between, and those after its requested end."""
     nodes: list[Node] = []
     for stage in StageName:
         record = inputs.stage(stage)
-        if record is None and STAGE_FACTS[stage].is_optional:
+        if record is None and (STAGE_FACTS[stage].is_optional or not is_part(inputs, stage)):
             continue
         nodes.append(_check_node(inputs) if stage is StageName.CHECK_SYSTEM else _stage_node(inputs, stage, record))
         if stage in GATE_STAGES:
@@ -177,8 +177,8 @@ def _check_node(inputs: ReportInputs) -> Node:
 def _stage_node(inputs: ReportInputs, stage: StageName, record: StageRecord | None) -> Node:
     if stage is StageName.WRITE_REPORT:
         return Node(stage, "this page", "good")
-    if record is None:
-        return Node(stage, "not started", "plain", detail=_why_not_started(inputs, stage))
+    if record is None or record.status == "skipped":
+        return Node(stage, "not started", "plain", detail=absence(inputs, stage))
     details = [stage_duration(record), record.runtime] if record.status in ("ran", "failed") else []
     if record.status == "reused":
         details = [stage_note(inputs, record).partition(",")[0]]  # the day is enough here
@@ -200,21 +200,17 @@ def _champion_node(decision: RunDecision) -> Node:
     return Node(f"{humanize(decision.model_kind)} champion", outcome, tone, detail=reigns, is_gate=True)
 
 
+def is_part(inputs: ReportInputs, stage: StageName) -> bool:
+    """Whether the run has that stage, or was to end before it."""
+    at_the_edges = stage in (StageName.CHECK_SYSTEM, StageName.WRITE_REPORT)
+    return at_the_edges or inputs.stage(stage) is not None or _is_after_the_end(inputs, stage)
+
+
+def _is_after_the_end(inputs: ReportInputs, stage: StageName) -> bool:
+    until, order = inputs.pipeline.until, list(StageName)
+    return until is not None and order.index(stage) > order.index(until)
+
+
 def _why_not_started(inputs: ReportInputs, stage: StageName) -> str:
-    """Return the first cause before `stage` that stopped the run."""
-    if any(check.verdict == "failure" for check in inputs.pipeline.checks):
-        return "the system check failed"
-    for earlier in StageName:
-        if earlier is stage:
-            break
-        record = inputs.stage(earlier)
-        if record is not None and record.status == "failed":
-            return f"{earlier} failed"
-        verdict = inputs.gate(GATE_STAGES[earlier]) if earlier in GATE_STAGES else None
-        if verdict is not None and not verdict.opens:
-            return verdict.closed_because if verdict.decision else f"the gate of the {verdict.model} closed"
-    if ends_early_as_asked(inputs):
-        return "not requested in this run"
-    if inputs.pipeline.stopped_because:
-        return "the run stopped before"
-    return "not part of this run"
+    """Return why the records have no such stage; a stage that the run did not reach has a record."""
+    return "not requested in this run" if _is_after_the_end(inputs, stage) else "not part of this run"

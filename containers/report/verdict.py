@@ -1,15 +1,17 @@
 """The top of the page: the run's outcome in one sentence, and the main figures."""
 
 from containers.contracts.certificate import TEST_SUITE
+from containers.contracts.funnel import Funnel
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
+from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.records import SCORE_TOLERANCE
 from containers.document.model import Banner, Card, Tone
 from containers.formatting import duration, interval, one_line, quantity, sample_size
 from containers.report.champions import decision_cards, decision_statements
 from containers.report.gates import GATE_STAGES, MESSAGE_LIMIT, Statement, gate_statement, sentence
 from containers.report.inputs import ReportInputs
-from containers.report.stages import absence, ends_early_as_asked
+from containers.report.stages import absence, ends_early_as_asked, is_part
 
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "plain", "good")
 
@@ -29,6 +31,9 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
     accuracy = next((suite.accuracy for suite in suites if suite.name == TEST_SUITE), None)
     policy = inputs.policy
     judged, trained = StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY
+    of_reward_model = (
+        _card("Reward model accuracy", "accuracy", accuracy, noun="test pairs", absent=absence(inputs, judged)),
+    )
     of_policy = (
         _card(
             "Reward gain over the reference", "reward gain", policy.reward_difference if policy else None,
@@ -46,9 +51,9 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
     is_about_reward_model_only = bool(inputs.decisions) and policy is None
     return (
         *decision_cards(inputs),
-        _card("Reward model accuracy", "accuracy", accuracy, noun="test pairs", absent=absence(inputs, judged)),
-        *(() if is_about_reward_model_only else of_policy),
-        _pairs_card(inputs),
+        *(of_reward_model if is_part(inputs, judged) else ()),
+        *(of_policy if is_part(inputs, trained) and not is_about_reward_model_only else ()),
+        *_data_cards(inputs),
         _duration_card(inputs),
     )
 
@@ -83,7 +88,9 @@ def _statements(inputs: ReportInputs) -> list[Statement]:
         statements.append(
             Statement("plain", "The policy was not judged.", sentence(absence(inputs, StageName.EVALUATE_POLICY)))
         )
-    if not pipeline.gates:
+    if not any(is_part(inputs, stage) for stage in GATE_STAGES):
+        statements.append(Statement("plain", "Every stage ran.", "No gate judges what this run made."))
+    elif not pipeline.gates:
         statements.append(
             Statement("plain", "No gate was reached.", sentence(absence(inputs, StageName.EVALUATE_REWARD_MODEL)))
         )
@@ -104,15 +111,31 @@ def _card(label: str, term: str, metric: Metric | None, *, noun: str, absent: st
     )
 
 
-def _pairs_card(inputs: ReportInputs) -> Card:
-    funnel = inputs.funnel
-    if funnel is None:
-        return Card("Preference pairs used", "pair", detail=absence(inputs, StageName.FILTER_DATASET))
+def _data_cards(inputs: ReportInputs) -> tuple[Card, ...]:
+    """How many rows of each kind that the run has are used."""
+    kinds = (
+        (StageName.FILTER_DATASET, "Preference pairs used", "pair", inputs.funnel),
+        (StageName.FILTER_PROMPTS, "Prompts used", "", inputs.prompts),
+        (StageName.FILTER_DEMONSTRATIONS, "Demonstrations used", "", inputs.demonstrations),
+    )
+    return tuple(
+        Card(label, term, detail=absence(inputs, stage)) if funnel is None else _data_card(label, term, funnel)
+        for stage, label, term, funnel in kinds
+        if is_part(inputs, stage) and not (funnel is None and STAGE_FACTS[stage].is_optional)
+    )
+
+
+def _data_card(label: str, term: str, funnel: Funnel) -> Card:
+    train, held_out = {
+        "pairs": (funnel.train_pairs, funnel.validation_pairs),
+        "prompts": (funnel.policy_train_prompts, funnel.policy_eval_prompts + funnel.policy_frozen_prompts),
+        "demonstrations": (funnel.train_demonstrations, funnel.validation_demonstrations),
+    }[funnel.kind]
     return Card(
-        "Preference pairs used",
-        "pair",
-        value=f"{funnel.train_pairs + funnel.validation_pairs:,} pairs",
-        interval=f"{funnel.train_pairs:,} to train, {funnel.validation_pairs:,} held out",
+        label,
+        term,
+        value=f"{train + held_out:,} {funnel.kind}",
+        interval=f"{train:,} to train, {held_out:,} held out",
         detail=f"of {funnel.rows_read:,} rows read",
     )
 

@@ -25,9 +25,9 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
-from containers.contracts.names import MODEL_FOLDER, POLICY_TRAIN_PROMPTS_FILE, TRAIN_PAIRS_FILE
+from containers.contracts.names import MODEL_FOLDER, POLICY_TRAIN_PROMPTS_FILE
 from containers.contracts.outcome import Metric
-from containers.data.pairs import read_pair_rows
+from containers.data.pairs import DEMONSTRATION_FILES, PAIR_FILES, Row
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError
 from containers.models.loading import parameter_counts
@@ -39,6 +39,9 @@ TURN_END = "<|im_end|>"
 _SPECIAL_TOKENS = (END_OF_TEXT, TURN_START, TURN_END)
 _NUM_BYTES = 256
 _CHECKED_TEXTS = 500
+
+# The columns with turns, of each input with rows of conversations.
+_TURNS = {PAIR_FILES: ("prompt", "chosen", "rejected"), DEMONSTRATION_FILES: ("prompt", "completion")}
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -61,13 +64,21 @@ def run(context: StageContext) -> tuple[Metric, ...]:
 
 
 def _texts(context: StageContext) -> list[str]:
-    """Return the texts of the training pairs, or of the training prompts with their answers; none that judges."""
-    if context.has_input("pairs"):
-        rows = read_pair_rows(context.input_path("pairs"), TRAIN_PAIRS_FILE)
-        return [message["content"] for row in rows for message in (*row["prompt"], *row["chosen"], *row["rejected"])]
-    rows = read_prompt_rows(context.input_path("prompts") / POLICY_TRAIN_PROMPTS_FILE)
-    of_prompts = [message["content"] for row in rows for message in row["prompt"]]
-    return [*of_prompts, *(answer for row in rows if (answer := row.get("answer")))]
+    """Return the texts of the training rows that the run has: pairs, prompts with answers, demonstrations."""
+    turns: list[Row] = []
+    answers: list[str] = []
+    for files, columns in (
+        (PAIR_FILES, ("prompt", "chosen", "rejected")),
+        (DEMONSTRATION_FILES, ("prompt", "completion")),
+    ):
+        if context.has_input(files.role):
+            rows = files.read(context.input_path(files.role), files.train)
+            turns += [turn for row in rows for column in columns for turn in row[column]]
+    if context.has_input("prompts"):
+        rows = read_prompt_rows(context.input_path("prompts") / POLICY_TRAIN_PROMPTS_FILE)
+        turns += [turn for row in rows for turn in row["prompt"]]
+        answers = [answer for row in rows if (answer := row.get("answer"))]
+    return [*(turn["content"] for turn in turns), *answers]
 
 
 def default_chat_template() -> str:

@@ -21,7 +21,7 @@ from containers.data.filters.suites import suite_prompts
 from containers.data.funnel import FunnelCounter, Split, dropped_text
 from containers.data.language import LanguageJudge
 from containers.data.rows import Turn
-from containers.data.sources import PairSource, languages_seen, malformed_by_reason
+from containers.data.sources import PairSource, counter_of, languages_seen
 from containers.data.splits import divide_held_out, share_of, split_policy_prompts
 from containers.evals.polarity import checked_polarity
 from containers.harness.context import StageContext
@@ -49,9 +49,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     for source in sources:
         by_split.setdefault(source.split, []).append(source)
     languages = {split: languages_seen([row for one in group for row in one.rows]) for split, group in by_split.items()}
-    counter = FunnelCounter({split: sum(one.rows_read for one in group) for split, group in by_split.items()})
-    for reason, malformed in malformed_by_reason(sources):
-        counter.step(reason, malformed)
+    counter = counter_of(sources)
     chain = PairChain(config, counter=counter, seed=context.spec.seed)
     rows = _filtered([row for source in sources for row in source.rows], chain, context=context, config=config)
     division = _divide(rows, config=config, seed=context.spec.seed, sources=sources, groups=chain.groups)

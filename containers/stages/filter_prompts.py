@@ -9,15 +9,16 @@ from containers.contracts.funnel import Funnel
 from containers.contracts.outcome import Metric
 from containers.data.filters.similar_prompts import PromptGroups
 from containers.data.filters.suites import suite_prompts
-from containers.data.funnel import FunnelCounter, Split, dropped_text, funnel_table
+from containers.data.filters.text_floors import Floor, check_text_floors
+from containers.data.funnel import FunnelCounter, dropped_text
 from containers.data.language import LanguageJudge
 from containers.data.prompts.chain import PromptChain, Prompts
 from containers.data.prompts.output import SplitPrompts, write_prompt_artifact
-from containers.data.prompts.reading import PromptSource, read_prompt_sources
-from containers.data.sources import languages_seen, malformed_by_reason
-from containers.data.splits import PolicyPrompts, divide_held_out, share_of
+from containers.data.prompts.reading import PROMPTS, PromptSource
+from containers.data.sources import counter_of, languages_seen
+from containers.data.splits import PolicyPrompts, divide_held_out, held_out_groups
 from containers.harness.context import StageContext
-from containers.harness.errors import BadConfigError, BadDataError
+from containers.harness.errors import BadConfigError
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -31,19 +32,21 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     config = context.spec.config
     if not isinstance(config, FilterPromptsConfig):
         raise BadConfigError(f"filter_prompts was given the configuration of {config.stage}.")
-    sources = read_prompt_sources(context, config)
-    rows_read: dict[Split, int] = {}
-    for source in sources:
-        rows_read[source.split] = rows_read.get(source.split, 0) + source.rows_read
-    counter = FunnelCounter(rows_read)
-    for reason, malformed in malformed_by_reason(sources):
-        counter.step(reason, malformed)
+    sources = PROMPTS.sources(context, config, keep=config.keep_columns)
+    counter = counter_of(sources)
     languages = languages_seen([row for source in sources for row in source.rows])
     chain = PromptChain(config, counter=counter, seed=context.spec.seed)
     rows = _filtered([row for source in sources for row in source.rows], chain, context=context, config=config)
     split = _divided(rows, config=config, seed=context.spec.seed, sources=sources, groups=chain.groups)
     _check(split, counter=counter, groups=chain.groups)
-    _check_floors(split, config=config, counter=counter, languages=languages)
+    check_text_floors(
+        config,
+        _floors(split, config),
+        counter=counter,
+        languages=languages,
+        share="evaluation_fraction",
+        advice=_advice(config),
+    )
     funnel = write_prompt_artifact(context, config, split, counter=counter, sources=sources, overlaps=chain.overlaps)
     context.recorder.note(
         f"{funnel.rows_read:,} rows read, {dropped_text(counter.total)}; {funnel.policy_train_prompts:,} prompts to "
@@ -69,23 +72,17 @@ def _divided(
     rows: Prompts, *, config: FilterPromptsConfig, seed: int, sources: list[PromptSource], groups: PromptGroups
 ) -> SplitPrompts:
     """Split the prompts: validation files, or a share of the prompts of other sources; a group stays together."""
-    has_file = {source.name for source in sources if source.split == "validation"}
-    group_of = {item.row.prompt_id: groups.of(item.row.prompt_id) for item in rows}
-    held_out = {group_of[item.row.prompt_id] for item in rows if item.split == "validation"}
-    held_out |= share_of(
-        {group_of[item.row.prompt_id] for item in rows if item.source not in has_file},
-        fraction=config.evaluation_fraction,
-        seed=seed,
-        purpose="policy evaluation",
+    fraction = config.evaluation_fraction
+    judged = held_out_groups(
+        rows, fraction=fraction, seed=seed, purpose="policy evaluation", sources=sources, groups=groups
     )
-    judged = {prompt_id for prompt_id, group in group_of.items() if group in held_out}
     parts = ValidationParts(
         tune=0, test=max(1 - config.frozen_share, 1e-9), frozen=config.frozen_share,
         minimum_prompts=config.minimum_frozen_prompts,
     )  # fmt: skip
     divided = divide_held_out(judged, parts, seed=seed, groups=groups)
-    train = frozenset(group_of) - judged
-    return SplitPrompts(rows, PolicyPrompts(train=train, evaluation=divided.test, frozen=divided.frozen))
+    train = {item.row.prompt_id for item in rows} - judged
+    return SplitPrompts(rows, PolicyPrompts(train=frozenset(train), evaluation=divided.test, frozen=divided.frozen))
 
 
 def _check(split: SplitPrompts, *, counter: FunnelCounter, groups: PromptGroups) -> None:
@@ -100,47 +97,25 @@ def _check(split: SplitPrompts, *, counter: FunnelCounter, groups: PromptGroups)
         raise RuntimeError("A prompt is on two sides of the split. This is a fault of filter_prompts; report it.")
 
 
-def _check_floors(split: SplitPrompts, *, config: FilterPromptsConfig, counter: FunnelCounter, languages: str) -> None:
-    """Refuse to go on with too few prompts, which would show only after all training.
-
-    Raises:
-        BadDataError: with the funnel as a table, and the settings to look at.
-    """
-    floors = {
-        "to train on": (len(split.ids.train), config.minimum_train_prompts, "minimum_train_prompts"),
-        "to judge the policy on": (
-            len(split.ids.evaluation), config.minimum_evaluation_prompts, "minimum_evaluation_prompts",
+def _floors(split: SplitPrompts, config: FilterPromptsConfig) -> tuple[Floor, ...]:
+    return (
+        Floor("prompts to train on", len(split.ids.train), config.minimum_train_prompts, "minimum_train_prompts"),
+        Floor(
+            "prompts to judge the policy on",
+            len(split.ids.evaluation),
+            config.minimum_evaluation_prompts,
+            "minimum_evaluation_prompts",
         ),
-    }  # fmt: skip
-    short = [
-        f"{count:,} prompts {purpose} (filter_prompts.{key}: {floor:,})"
-        for purpose, (count, floor, key) in floors.items()
-        if count < floor
-    ]
-    if not short:
-        return
-    tally = counter.total
-    advice = (
-        f"Raise filter_prompts.evaluation_fraction (now {config.evaluation_fraction:g}), or bring more data."
-        if 2 * tally.num_dropped < tally.rows_read
-        else _advice(max(tally.steps, key=lambda step: step.dropped).reason, config, languages=languages)
     )
-    raise BadDataError(f"Too few prompts are left: {' and '.join(short)}.\n\n{funnel_table(tally)}\n\n{advice}")
 
 
-def _advice(reason: str, config: FilterPromptsConfig, *, languages: str) -> str:
-    wanted = ", ".join(config.languages)
-    known = {
-        "language_column": f"`language` holds: {languages}. filter_prompts.languages names: {wanted}.",
-        "code_rows": "filter_prompts.code_rows is `drop`; `keep` judges code rows by the prose of their prompt.",
-        "detected_language": f"The texts are not in {wanted}. Set filter_prompts.languages to what they are.",
+def _advice(config: FilterPromptsConfig) -> dict[str, str]:
+    return {
         "without_answer": "A reward compares with a reference answer, and these rows have none that is known: final_"
         "answer, answer, ground_truth, reward_model.ground_truth or solution. Rename the column, or use other rewards.",
         "difficulty": f"filter_prompts keeps difficulties from {config.min_difficulty} to {config.max_difficulty}.",
-        "over_long_characters": f"filter_prompts.max_characters is {config.max_characters:,}; raise it to keep them.",
         "contradictory_answers": "The same prompt has different answers. Correct the data.",
     }
-    return f"`{reason}` dropped the most. {known.get(reason, 'See the examples in dropped.jsonl.')}"
 
 
 def _metrics(funnel: Funnel, *, counter: FunnelCounter, sources: list[PromptSource]) -> tuple[Metric, ...]:

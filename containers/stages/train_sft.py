@@ -1,4 +1,4 @@
-"""train_sft: fine-tune on the completions of the training pairs; loss on the completion only."""
+"""train_sft: fine-tune on demonstrations, or on the completions of the training pairs; loss on the answers only."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from containers.algorithms.offline_trainer import OfflineTrainer
 from containers.algorithms.offline_training import OfflineTraining
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.outcome import Metric
-from containers.data.pairs import Row
+from containers.data.pairs import DEMONSTRATION_FILES, Row
 from containers.harness.context import StageContext
 from containers.models.template_losses import TemplateLosses
-from containers.training.completion_tokens import tokenised_completions
+from containers.training.completion_tokens import tokenised_completions, tokenised_conversations
 from containers.training.program import run_training
 from containers.training.records import peak_memory_bytes
 
@@ -22,30 +22,53 @@ def run(context: StageContext) -> tuple[Metric, ...]:
 
 
 class SftTraining(OfflineTraining[TrainSftConfig]):
-    """Supervised fine-tuning on the prompt with the chosen completion of each pair, or with both."""
+    """Supervised fine-tuning on the answers of demonstrations, if the run has any.
+
+    Else on the prompt with the chosen completion of each pair, or with both.
+    """
 
     config_type = TrainSftConfig
     token_fields, unit = ("input_ids",), "completions"
     objective = Likelihood()
 
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(context)
+        self._has_demonstrations = context.has_input(DEMONSTRATION_FILES.role)
+        if self._has_demonstrations:
+            self.files = DEMONSTRATION_FILES
+
     @property
     def algorithm(self) -> str:
         """Name of the algorithm in the report."""
-        return f"supervised fine-tuning on {self.config.completions} completions"
+        what = "demonstrations" if self._has_demonstrations else f"{self.config.completions} completions"
+        return f"supervised fine-tuning on {what}"
 
     def tokenised(self, rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
-        """Return the tokens of each completion of the rows; see `tokenised_completions`."""
+        """Return the tokens of each completion of the rows, or of each conversation with all its answers."""
+        if self._has_demonstrations:
+            conversations = [row["prompt"] + row["completion"] for row in rows]
+            return tokenised_conversations(
+                self.tokenizer, conversations, max_length=self.config.max_length, losses=losses
+            )
         sides = ("chosen", "rejected") if self.config.completions == "both" else ("chosen",)
         completions = [(row["prompt"], row[side]) for row in rows for side in sides]
         found = iter(tokenised_completions(self.tokenizer, completions, losses=losses))
         return [[next(found) for _ in sides] for _ in rows]
 
     def examples_of(self, rows: Sequence[Row]) -> list[Example]:
-        """Return an example for each completion; a first token that nothing predicts is its prompt."""
+        """Return an example for each row of tokens; a first token that nothing predicts is its prompt."""
         made = []
         for row in rows:
-            start = max(row["completion_mask"].count(0), 1)
-            made.append(Example(row["input_ids"][:start], (row["input_ids"][start:],)))
+            mask = row["completion_mask"]
+            start = max(mask.index(1) if 1 in mask else len(mask) - 1, 1)
+            counted = [token == 1 for token in mask[start:]]
+            made.append(
+                Example(
+                    row["input_ids"][:start],
+                    (row["input_ids"][start:],),
+                    counted=() if all(counted) else (counted,),
+                )
+            )
         return made
 
     def metrics(self, trainer: OfflineTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:

@@ -58,6 +58,48 @@ def tokenised_completions(
     ]
 
 
+def tokenised_conversations(
+    tokenizer: PreTrainedTokenizerBase,
+    conversations: Sequence[Turns],
+    *,
+    max_length: int,
+    setting: str = "train_sft.chat_template",
+    losses: TemplateLosses | None = None,
+) -> list[list[Row]]:
+    """Return the examples of each conversation, with fields as of `tokenised_completions`; each answer is in one.
+
+    An answer with all before it is tokenised as if it were the last turn, since so it is generated. It joins the
+    example of the next answer if that begins with the same tokens. It does not with templates that write an earlier
+    answer differently (Qwen3 leaves out earlier thoughts). An answer that ends behind `max_length` joins none, so that
+    the answers before it are not left out with it.
+
+    Args:
+        conversations: each ends with an answer.
+        max_length: the largest number of tokens that an example may have to be used.
+
+    Raises:
+        BadConfigError: as `tokenised_completions`.
+    """
+    ends = [[place for place, turn in enumerate(turns) if turn["role"] == "assistant"] for turns in conversations]
+    pairs = [(turns[:end], turns[end : end + 1]) for turns, own in zip(conversations, ends, strict=True) for end in own]
+    found = iter(tokenised_completions(tokenizer, pairs, setting=setting, losses=losses))
+    return [_joined([next(found) for _ in own], max_length=max_length) for own in ends]
+
+
+def _joined(examples: Sequence[Row], *, max_length: int) -> list[Row]:
+    """Return the examples of a conversation's answers, those that begin the next one as a part of it."""
+    made: list[Row] = []
+    for example in reversed(examples):
+        later = made[-1]["input_ids"] if made else []
+        length = len(example["input_ids"])
+        if later[:length] == example["input_ids"] and len(later) <= max_length:
+            of_later = made[-1]["completion_mask"]
+            of_later[:length] = [one | own for one, own in zip(of_later, example["completion_mask"], strict=False)]
+        else:
+            made.append(example)
+    return made[::-1]
+
+
 def _rest(
     tokenizer: PreTrainedTokenizerBase, prompt: Turns, completion: Turns, *, start_ids: Sequence[int]
 ) -> list[int] | None:

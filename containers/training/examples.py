@@ -1,4 +1,4 @@
-"""Training examples of train_sft and train_reward_model: tokenised pairs without unusable ones, and the schedule."""
+"""Training examples of train_sft, train_reward_model and train_dpo: tokenised rows that can be used; the schedule."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.names import TRAIN_PAIRS_FILE, TUNE_PAIRS_FILE
 from containers.contracts.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
-from containers.data.pairs import Row, read_pair_rows, read_policy_prompts
+from containers.data.pairs import PAIR_FILES, Row, RowFiles, read_policy_prompts
 from containers.distributed.ranks import any_rank, is_first_rank, of_all_ranks, spread_over_ranks
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, StageError
@@ -62,29 +61,31 @@ def read_training_examples(
     token_fields: Sequence[str],
     num_rows: int,
     unit: str,
+    files: RowFiles = PAIR_FILES,
 ) -> TrainingExamples:
-    """Tokenise both splits of the stage's pairs; leave out examples that are too long or have a token without a row.
+    """Tokenise both splits of the stage's rows; leave out examples that are too long or have a token without a row.
 
     TRL would drop or cut long examples silently, and fail on a token without a row (a text may spell a special token).
-    What the chat template leaves out of the pairs, or of the policy's prompts, is noted. Each rank tokenises its share
-    of the pairs. The tokens are kept for the next attempt.
+    What the chat template leaves out of the rows, or of the policy's prompts beside them, is noted. Each rank tokenises
+    its share of the rows. The tokens are kept for the next attempt.
 
     Args:
-        tokenised: returns the new fields of each pair's examples, beside the pair's own: lists of integers.
+        tokenised: returns the new fields of each row's examples, beside the row's own: lists of integers.
         token_fields: the fields of an example that hold token ids; each alone must fit.
         num_rows: rows of the model's embedding.
         unit: name of the examples, in the plural.
+        files: where the rows are.
 
     Raises:
         BadDataError: no example of a split fits (with the lengths), or too many have a token without a row.
         BadConfigError: the template refuses a pair, or a prompt of the policy with an answer.
     """
-    key = tokens_key(context, config, tokenizer)
+    key = tokens_key(context, config, tokenizer, files)
     kept = tokens_of_earlier_attempt(context, key)
     found: dict[str, SplitExamples] = {}
     examples, losses = [], TemplateLosses()
-    for file, name in ((TRAIN_PAIRS_FILE, "training"), (TUNE_PAIRS_FILE, "validation")):
-        rows = read_pair_rows(context.input_path("pairs"), file)
+    for file, name in ((files.train, "training"), (files.validation, "validation")):
+        rows = files.read(context.input_path(files.role), file)
         if kept is None:
             work = partial(_of_share, tokenised=partial(tokenised, losses=losses), all_rows=rows)
             found[file] = _that_fit(
@@ -101,7 +102,7 @@ def read_training_examples(
             context.recorder.note(split.left_out_text)
         whole = [{**rows[place], **example} for place, example in zip(split.places, split.kept, strict=True)]
         examples.append(replace(split, kept=whole))
-    words = _losses_text(context, tokenizer, losses) if kept is None else kept.losses_text
+    words = _losses_text(context.input_path(files.role), tokenizer, losses) if kept is None else kept.losses_text
     if words:
         context.recorder.note(words)
     if kept is None:
@@ -175,19 +176,20 @@ def _that_fit(
     )
 
 
-def _losses_text(context: StageContext, tokenizer: PreTrainedTokenizerBase, losses: TemplateLosses) -> str:
-    """Return what the chat template leaves out of the pairs and of the policy's prompts, before training.
+def _losses_text(folder: Path, tokenizer: PreTrainedTokenizerBase, losses: TemplateLosses) -> str:
+    """Return what the chat template leaves out of the rows and of the policy's prompts, before training.
 
-    The policy's prompts are not among the pairs; without this check the policy would fail on them hours later.
+    The policy's prompts are not among the rows; without this check the policy would fail on them hours later.
 
     Args:
-        losses: those of this rank's share of the pairs; the prompts are counted with them.
+        folder: the artifact with the rows.
+        losses: those of this rank's share of the rows; the prompts are counted with them.
 
     Raises:
         BadConfigError: the template refuses a prompt of the policy with an answer.
     """
     answer = {"role": "assistant", "content": "answer"}
-    prompts = read_policy_prompts(context.input_path("pairs"))
+    prompts = read_policy_prompts(folder)
 
     def tried(share: Sequence[Any]) -> list[None]:
         tokens_of_all(tokenizer, [[*prompt, answer] for prompt in share], losses=losses)

@@ -23,7 +23,7 @@ from containers.contracts.outcome import Metric
 from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.schedule import ResolvedSchedule
 from containers.curve_alarms import AlarmWatch
-from containers.data.pairs import Row
+from containers.data.pairs import PAIR_FILES, Row, RowFiles
 from containers.distributed.devices import compute_dtype
 from containers.distributed.ranks import is_first_rank, join_ranks, leave_ranks
 from containers.harness.context import StageContext
@@ -145,16 +145,18 @@ class PairTraining(Training[PairConfigT]):
     Attributes:
         token_fields: the fields of an example that hold token ids; each alone must fit.
         unit: name of the examples, in the plural.
+        files: the rows that examples are made of.
         score_token_id: a token that gets a row in the model's embedding.
     """
 
     token_fields: tuple[str, ...]
     unit: str
+    files: RowFiles = PAIR_FILES
     score_token_id: int | None = None
 
     @abstractmethod
     def tokenised(self, rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
-        """Return the fields of each pair's examples; `losses` counts what the chat template leaves out."""
+        """Return the fields of each row's examples; `losses` counts what the chat template leaves out."""
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         """Load the start model's tokenizer, with the configured chat template; note what its own template adds."""
@@ -166,7 +168,7 @@ class PairTraining(Training[PairConfigT]):
         return tokenizer
 
     def read_examples(self) -> TrainingExamples:
-        """Tokenise the pairs; see `read_training_examples`."""
+        """Tokenise the rows; see `read_training_examples`."""
         start = self.context.input_path("start_model")
         return read_training_examples(
             self.context,
@@ -176,10 +178,11 @@ class PairTraining(Training[PairConfigT]):
             token_fields=self.token_fields,
             num_rows=num_embedding_rows(start, score_token_id=self.score_token_id),
             unit=self.unit,
+            files=self.files,
         )
 
     def prepare(self) -> Prepared:
-        """Tokenise the pairs, and fill in the schedule."""
+        """Tokenise the rows, and fill in the schedule."""
         self.tokenizer = self.load_tokenizer()
         self.examples = self.read_examples()
         self.schedule = resolve_training_schedule(self.context, self.config, self.examples)

@@ -1,4 +1,4 @@
-"""The token cache: tokens of the pairs, kept beside a training's checkpoints for its next attempt.
+"""The token cache: tokens of a training's rows, kept beside a training's checkpoints for its next attempt.
 
 The file is used only if its key matches the content and its sha256 is right; otherwise tokens are made, and the file is
 written anew. All ranks of a stage are on one machine and see the same folder.
@@ -30,10 +30,8 @@ from containers.contracts.names import (
     POLICY_EVAL_PROMPTS_FILE,
     POLICY_FROZEN_PROMPTS_FILE,
     POLICY_TRAIN_PROMPTS_FILE,
-    TRAIN_PAIRS_FILE,
-    TUNE_PAIRS_FILE,
 )
-from containers.data.pairs import Row
+from containers.data.pairs import Row, RowFiles
 from containers.distributed.ranks import any_rank, is_first_rank
 from containers.harness.context import StageContext
 
@@ -41,9 +39,7 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[np.integer[Any]]]"
 
 KEPT_TOKENS_FILE = "tokens.safetensors"
 _FORMAT = 2
-_DATA_FILES = (
-    TRAIN_PAIRS_FILE,
-    TUNE_PAIRS_FILE,
+_PROMPT_FILES = (
     POLICY_TRAIN_PROMPTS_FILE,
     POLICY_EVAL_PROMPTS_FILE,
     POLICY_FROZEN_PROMPTS_FILE,
@@ -91,6 +87,7 @@ def tokens_key(
     context: StageContext,
     config: TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig,
     tokenizer: PreTrainedTokenizerBase,
+    files: RowFiles,
 ) -> str:
     """Return 64 hexadecimal digits over all that decides tokens, notes and counts; empty: tokens cannot be kept.
 
@@ -99,11 +96,9 @@ def tokens_key(
     """
     try:
         backend = tokenizer.backend_tokenizer.to_str()
-        data = {
-            file: file_sha256(context.input_path("pairs") / file)
-            for file in _DATA_FILES
-            if (context.input_path("pairs") / file).exists()
-        }
+        folder = context.input_path(files.role)
+        names = (files.train, files.validation, *_PROMPT_FILES)
+        data = {file: file_sha256(folder / file) for file in names if (folder / file).exists()}
     except Exception:  # a backend with a part in Python raises a bare Exception
         return ""
     content = {
@@ -136,7 +131,7 @@ def tokens_of_earlier_attempt(context: StageContext, key: str) -> MadeTokens | N
         if flaw:
             context.recorder.note(f"Tokens are made again; those of an earlier attempt are not used: {flaw}.")
         return None
-    context.recorder.note("Tokens of the pairs are those that an earlier attempt made.")
+    context.recorder.note("The tokens are those that an earlier attempt made.")
     return found
 
 
@@ -173,7 +168,7 @@ def _read(path: Path, *, key: str) -> MadeTokens:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             if metadata["key"] != key:
-                raise _UnusableFileError(f"{path.name} is for other pairs, settings, versions or another tokenizer")
+                raise _UnusableFileError(f"{path.name} is for other rows, settings, versions or another tokenizer")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         if metadata["sha256"] != _checksum(key, metadata["words"], arrays):
             raise _UnusableFileError(f"{path.name} is damaged: its sha256 does not match")

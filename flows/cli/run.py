@@ -36,7 +36,7 @@ from tasks.plan.run_plan import plan_run
 from tasks.prefect_sync.ledger import LEDGER_FOLDER
 from tasks.run.lock import RunFolderHeldError, refuse_held_folder
 from tasks.sources.errors import SourceError
-from tasks.sources.peek import PROMPTS
+from tasks.sources.peek import DEMONSTRATIONS, PROMPTS
 from tasks.sources.resolve import Probe, probe_dataset, probe_model
 from tasks.sources.suites import probe_suite
 from tasks.store.format import NewerStoreError, require_known_store
@@ -126,8 +126,9 @@ def _unusable_sources(config: RunConfig) -> str:
     probes: list[Callable[[], Probe]] = []
     if config.dataset is not None and config.dataset.is_local:
         probes.append(partial(probe_dataset, config.dataset, token=None))
-    if config.prompts is not None and config.prompts.is_local:
-        probes.append(partial(probe_dataset, config.prompts, token=None, kind=PROMPTS))
+    for source, kind in ((config.prompts, PROMPTS), (config.demonstrations, DEMONSTRATIONS)):
+        if source is not None and source.is_local:
+            probes.append(partial(probe_dataset, source, token=None, kind=kind))
     if config.base_model is not None and config.base_model.path is not None:
         probes.append(partial(probe_model, config.base_model, token=None))
     if config.reward_model is not None and config.reward_model.path is not None:

@@ -1,5 +1,6 @@
 """The prompts that a version was trained on, and the frozen prompts that are like one of them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,7 +12,13 @@ from containers.data.rows import prompt_identity
 
 
 def seen_prompts(
-    pairs: Path, frozen: Path, *, overlap: float | None, with_policy: bool, with_tune: bool
+    pairs: Path,
+    frozen: Path,
+    *,
+    overlap: float | None,
+    with_policy: bool,
+    with_tune: bool,
+    others: Sequence[Path] = (),
 ) -> frozenset[str]:
     """Identities of the prompts that a model has seen.
 
@@ -22,11 +29,13 @@ def seen_prompts(
             by the rule that keeps such prompts on one side of the split; None: the run does not keep to it.
         with_policy: the prompts that train the policy count too.
         with_tune: the pairs that chose its checkpoint count too; not where the frozen pairs are the same pairs.
+        others: further files of rows that it, or the model that it starts from, was trained on.
     """
     has_pairs = (pairs / TRAIN_PAIRS_FILE).exists()
     files = [*([TRAIN_PAIRS_FILE] if has_pairs else []), *([POLICY_TRAIN_PROMPTS_FILE] if with_policy else [])]
     files += [TUNE_PAIRS_FILE] if with_tune else []
-    trained = {identity: turns for file in files for identity, turns in _prompts(pairs / file).items()}
+    paths = [*(pairs / file for file in files), *others]
+    trained = {identity: turns for path in paths for identity, turns in _prompts(path).items()}
     if overlap is None:
         return frozenset(trained)
     held_out = _prompts(frozen)

@@ -89,6 +89,10 @@ def _few_rows(config: RunConfig) -> dict[str, object]:
         settings["filter_prompts.max_rows"] = _MAX_ROWS
         settings["prompts.validation"] = None
         settings["filter_prompts.evaluation_fraction"] = 0.5
+    if config.demonstrations is not None:
+        settings["filter_demonstrations.max_rows"] = _MAX_ROWS
+        settings["demonstrations.validation"] = None
+        settings["filter_demonstrations.validation_fraction"] = 0.2
     return settings
 
 

@@ -7,10 +7,13 @@ from pydantic import Field, field_validator, model_validator
 
 from containers.contracts.base import Frozen
 from containers.contracts.configs.row_reading import RankingPairs, RowReading, SplitName
-from containers.data.formats.columns import KNOWN_COLUMNS
+from containers.data.demonstrations.forms import KNOWN_COLUMNS as DEMONSTRATION_COLUMNS
+from containers.data.formats.columns import KNOWN_COLUMNS as PREFERENCE_COLUMNS
 from containers.data.prompts.forms import KNOWN_COLUMNS as PROMPT_COLUMNS
 from containers.near_words import nearest_word
 from tasks.config.hub_ids import HubId, Revision, check_pairing
+
+_KNOWN_COLUMNS = tuple(dict.fromkeys((*PREFERENCE_COLUMNS, *PROMPT_COLUMNS, *DEMONSTRATION_COLUMNS)))
 
 
 class RowSource(Frozen):
@@ -74,8 +77,8 @@ class RowSource(Frozen):
     @classmethod
     def _columns(cls, columns: dict[str, str]) -> dict[str, str]:
         for ours, theirs in columns.items():
-            if ours not in KNOWN_COLUMNS and ours not in PROMPT_COLUMNS:
-                meant = nearest_word(ours, (*KNOWN_COLUMNS, *PROMPT_COLUMNS))
+            if ours not in _KNOWN_COLUMNS:
+                meant = nearest_word(ours, _KNOWN_COLUMNS)
                 raise ValueError(
                     f"`{ours}` is a column of no format. {f'Did you mean `{meant}`? ' if meant else ''}"
                     f"Write `our name: the file's name`; docs/data.md lists our names."

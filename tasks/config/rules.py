@@ -113,20 +113,61 @@ def _rows_come_from_somewhere(config: RunTree) -> Iterator[Mistake]:
         yield Mistake(
             "dataset",
             "neither dataset nor prompts is given. Name preferences in `dataset` to train a reward model or by DPO, or "
-            "prompts in `prompts` and rewards that need no reward model in `train_policy.rewards`.",
+            "prompts in `prompts` and rewards that need no reward model in `train_policy.rewards`; or conversations in "
+            "`demonstrations`, only to fine-tune on them.",
+        )
+
+
+def _policy_has_prompts(config: RunTree) -> Iterator[Mistake]:
+    if config.has_policy or not config.sources:
+        return
+    for name in ("train_policy", "evaluate_policy"):
+        section = getattr(config, name)
+        if section != type(section)():
+            yield Mistake(
+                name,
+                "is set, and a run with demonstrations alone has no prompts for a policy. Name `prompts` or "
+                "`dataset` too, or leave it out: the run then ends with train_sft.",
+            )
+
+
+def _demonstrations_are_learnt(config: RunTree) -> Iterator[Mistake]:
+    if config.demonstrations is None:
+        return
+    if config.train_sft is None:
+        yield Mistake(
+            "demonstrations",
+            "only train_sft learns them, and there is no section `train_sft`. Add `train_sft: {}`, or leave "
+            "demonstrations out.",
+        )
+    elif config.train_sft.completions == "both":
+        yield Mistake(
+            "train_sft.completions", "`both` is about pairs, and train_sft learns `demonstrations`. Leave it out."
+        )
+
+
+def _demonstrations_are_held_out(config: RunTree) -> Iterator[Mistake]:
+    source, fraction = config.demonstrations, config.filter_demonstrations.validation_fraction
+    if source is not None and source.holds_out_by_prompt and fraction in (0, 1):
+        lost = "choose a checkpoint by" if fraction == 0 else "train on"
+        yield Mistake(
+            "filter_demonstrations.validation_fraction",
+            f"{fraction:g} leaves no conversation to {lost}, since no validation file is named in `demonstrations`.",
         )
 
 
 def _what_needs_pairs_has_them(config: RunTree) -> Iterator[Mistake]:
-    if config.has_pairs or config.prompts is None:
+    if config.has_pairs or not config.sources:
         return
+    of_sft = {} if config.demonstrations else {"train_sft": "is fine-tuned on the chosen answers of preferences"}
     for key, what in {
-        "train_sft": "is fine-tuned on the chosen answers of preferences",
+        **of_sft,
         "train_dpo": "trains on preferences",
         "reward_model": "earns its certificate on preferences",
     }.items():
         if getattr(config, key) is not None:
-            yield Mistake(key, f"{what}, and there is no `dataset`. Name one, or leave {key} out.")
+            or_else = ", or demonstrations in `demonstrations`" if key == "train_sft" else ""
+            yield Mistake(key, f"{what}, and there is no `dataset`. Name one{or_else}, or leave {key} out.")
     for name in ("train_reward_model", "evaluate_reward_model"):
         section = getattr(config, name)
         if section != type(section)():
@@ -218,6 +259,9 @@ def _servers_have_ports_of_their_own(config: RunTree) -> Iterator[Mistake]:
 
 _RULES: tuple[Rule, ...] = (
     _rows_come_from_somewhere,
+    _policy_has_prompts,
+    _demonstrations_are_learnt,
+    _demonstrations_are_held_out,
     _what_needs_pairs_has_them,
     _rewards_without_pairs,
     _one_base_model,

@@ -10,6 +10,7 @@ from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.ladder import LadderSettings
 from containers.contracts.configs.rewards import RewardModelTerm
@@ -28,6 +29,7 @@ from tasks.config.sources import (
     DatasetSource,
     ModelSource,
     RewardModelSource,
+    whole_demonstration_config,
     whole_filter_config,
     whole_prompt_config,
 )
@@ -147,6 +149,13 @@ class RunTree(Frozen):
     filter_prompts: FilterPromptsConfig = Field(
         FilterPromptsConfig(), description="Which rows of `prompts` train and judge the policy"
     )
+    demonstrations: DatasetSource | None = Field(
+        None,
+        description="Where the conversations for `train_sft` come from; null: it learns completions of the pairs",
+    )
+    filter_demonstrations: FilterDemonstrationsConfig = Field(
+        FilterDemonstrationsConfig(), description="Which rows of `demonstrations` are learnt"
+    )
     train_sft: TrainSftConfig | None = Field(None, description="Supervised fine-tuning first; null: left out")
     reward_model: RewardModelSource | None = Field(
         None,
@@ -218,6 +227,11 @@ class RunTree(Frozen):
         return self.dataset is not None
 
     @property
+    def has_policy(self) -> bool:
+        """Whether the run has prompts for a policy; with demonstrations alone it ends with train_sft."""
+        return self.has_pairs or self.prompts is not None
+
+    @property
     def has_reward_model(self) -> bool:
         """Whether a reward model takes part: rewards need it, it judges a policy of pairs, or the run is about it."""
         policy = self.policy_on_rewards
@@ -235,8 +249,8 @@ class RunTree(Frozen):
 
     @property
     def sources(self) -> tuple[DatasetSource, ...]:
-        """Where rows come from: preferences, prompts."""
-        return tuple(source for source in (self.dataset, self.prompts) if source is not None)
+        """Where rows come from: preferences, prompts, demonstrations."""
+        return tuple(source for source in (self.dataset, self.prompts, self.demonstrations) if source is not None)
 
     @property
     def pair_filters(self) -> FilterDatasetConfig:
@@ -247,8 +261,8 @@ class RunTree(Frozen):
 
     @property
     def policy_on_rewards(self) -> TrainPolicyConfig | None:
-        """The training of the policy on rewards; None if the policy is trained on the pairs."""
-        return self.train_policy if self.train_dpo is None else None
+        """The training of the policy on rewards; None if it is trained on the pairs, or there is no policy."""
+        return self.train_policy if self.train_dpo is None and self.has_policy else None
 
     @property
     def policy_stage(self) -> StageName:
@@ -269,6 +283,8 @@ class RunTree(Frozen):
         """Whether the run has the stage, if nothing ends it early."""
         if stage is StageName.FILTER_PROMPTS:
             return self.prompts is not None
+        if stage is StageName.FILTER_DEMONSTRATIONS:
+            return self.demonstrations is not None
         if stage is StageName.FILTER_DATASET:
             return self.has_pairs
         if stage is StageName.EVALUATE_REWARD_MODEL:
@@ -278,7 +294,9 @@ class RunTree(Frozen):
         if stage is StageName.TRAIN_DPO:
             return self.train_dpo is not None
         if stage is StageName.TRAIN_POLICY:
-            return self.train_dpo is None
+            return self.policy_on_rewards is not None
+        if stage is StageName.EVALUATE_POLICY:
+            return self.has_policy
         if stage in (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT):
             return self.needs_start_model and getattr(self, stage.value) is not None
         return True
@@ -294,6 +312,9 @@ class RunTree(Frozen):
             needs_answer = policy is not None and any(term.needs_answer for term in policy.rewards)
             suites = self.evaluate_reward_model.suites
             return whole_prompt_config(self.filter_prompts, self.prompts, suites, needs_answer=needs_answer)
+        if stage is StageName.FILTER_DEMONSTRATIONS and self.demonstrations is not None:
+            suites = self.evaluate_reward_model.suites
+            return whole_demonstration_config(self.filter_demonstrations, self.demonstrations, suites)
         if stage is StageName.TRAIN_POLICY:
             length = self.evaluate_policy.max_prompt_length
             return self.train_policy.model_copy(update={"evaluation_prompt_length": length})

@@ -1,4 +1,4 @@
-"""The sections `base_model:`, `dataset:` and `prompts:` of a run: sources of models and data. Checks only the text."""
+"""The sections of a run that name sources of models and of rows. Checks only the text."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -6,10 +6,11 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from containers.contracts.base import Frozen, Positive
+from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ReferenceRewardModel
+from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.row_filters import HeldOutSuite, RowFilters, SourceShare
-from containers.contracts.configs.suites import SuiteFile
 from tasks.config.hub_ids import COMMIT as COMMIT
 from tasks.config.hub_ids import HubId, Revision, check_pairing
 from tasks.config.row_source import RowSource as RowSource
@@ -155,6 +156,13 @@ def whole_prompt_config(
     """
     asked = needs_answer if config.require_answer is None else config.require_answer
     return config.model_copy(update={**_reading_and_suites(config, prompts, suites), "require_answer": asked})
+
+
+def whole_demonstration_config(
+    config: FilterDemonstrationsConfig, demonstrations: DatasetSource, suites: Sequence[SuiteFile]
+) -> FilterDemonstrationsConfig:
+    """As `whole_filter_config`, for filter_demonstrations."""
+    return config.model_copy(update=_reading_and_suites(config, demonstrations, suites))
 
 
 def _reading_and_suites(config: RowFilters, source: DatasetSource, suites: Sequence[SuiteFile]) -> dict[str, object]:

@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, FilterDatasetConfig, ReferenceRewardModel
+from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.row_filters import RowFilters
 from containers.contracts.names import MODEL_FOLDER
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.sources import DatasetSource, ModelSource
 from tasks.sources.hub import hub_token
 from tasks.sources.local import ResolvedSource, resolve_file
-from tasks.sources.peek import PROMPTS
+from tasks.sources.peek import DEMONSTRATIONS, PROMPTS, DataKind
 from tasks.sources.pinned import pinned_dataset_inputs, pinned_model_input
 from tasks.sources.resolve import resolve_dataset, resolve_model
 from tasks.sources.suites import pinned_suite, resolve_suite
@@ -73,11 +75,28 @@ def filter_prompts_inputs(
     config: FilterPromptsConfig, prompts: DatasetSource, suites: Sequence[SuiteFile] = (), *, ask_hub: bool = True
 ) -> tuple[StageInput, ...]:
     """Inputs of filter_prompts: data, and suites to keep out; `ask_hub` as in `filter_dataset_inputs`."""
+    return _text_inputs(config, prompts, suites, kind=PROMPTS, ask_hub=ask_hub)
+
+
+def filter_demonstrations_inputs(
+    config: FilterDemonstrationsConfig,
+    demonstrations: DatasetSource,
+    suites: Sequence[SuiteFile] = (),
+    *,
+    ask_hub: bool = True,
+) -> tuple[StageInput, ...]:
+    """Inputs of filter_demonstrations that no stage makes; arguments as in `filter_prompts_inputs`."""
+    return _text_inputs(config, demonstrations, suites, kind=DEMONSTRATIONS, ask_hub=ask_hub)
+
+
+def _text_inputs(
+    config: RowFilters, source: DatasetSource, suites: Sequence[SuiteFile], *, kind: DataKind, ask_hub: bool
+) -> tuple[StageInput, ...]:
     if ask_hub:
-        found = resolve_dataset(prompts, token=hub_token(), kind=PROMPTS)
+        found = resolve_dataset(source, token=hub_token(), kind=kind)
         files = tuple(_input(item.name, item) for item in found)
     else:
-        files = pinned_dataset_inputs(prompts, section=PROMPTS.section)
+        files = pinned_dataset_inputs(source, section=kind.section)
     return files if config.contamination == "off" else (*files, *suite_inputs(suites, ask_hub=ask_hub))
 
 

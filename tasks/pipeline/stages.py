@@ -16,6 +16,7 @@ from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
 from tasks.pipeline.inputs import (
     filter_dataset_inputs,
+    filter_demonstrations_inputs,
     filter_prompts_inputs,
     made_input,
     suite_inputs,
@@ -29,6 +30,7 @@ Made: TypeAlias = Mapping[str, Any]
 # Roles that a stage only waits for; its program does not read them.
 _ONLY_AWAITED = ("checked", "gate")
 _OF_THE_REWARD_MODEL = ("reward_model", "gate")
+_OF_SEVERAL_SOURCES = (StageName.FILTER_DEMONSTRATIONS, StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,26 @@ class Stage:
 
     def read_in(self, run: RunConfig) -> tuple[str, ...]:
         """The roles that its task gets in this run: nothing that no stage of it makes."""
-        if self.name is StageName.BUILD_BASE_MODEL and not run.has_pairs:
-            return ("prompts",)
-        absent = () if run.has_reward_model else _OF_THE_REWARD_MODEL
+        absent: tuple[str, ...] = () if run.has_reward_model else _OF_THE_REWARD_MODEL
+        if self.name in _OF_SEVERAL_SOURCES:
+            absent = _unread_sources(run, self.name)
         return tuple(role for role in self.reads if role not in absent)
 
     def inputs(self, run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
         """The program's inputs, from what was made and from the run; `ask_hub` as in `filter_dataset_inputs`."""
         read = (made_input(role, made[role]) for role in self.read_in(run) if role not in _ONLY_AWAITED)
         return *read, *self.others(run, ask_hub)
+
+
+def _unread_sources(run: RunConfig, stage: StageName) -> tuple[str, ...]:
+    """The rows that a stage does not read in this run, by role; it could read several kinds."""
+    sources = {"pairs": run.dataset, "prompts": run.prompts, "demonstrations": run.demonstrations}
+    absent = {role for role, source in sources.items() if source is None}
+    if stage is StageName.BUILD_BASE_MODEL and run.dataset is not None:
+        absent.add("prompts")
+    if stage is StageName.TRAIN_SFT and run.demonstrations is not None:
+        absent.add("pairs")
+    return tuple(absent)
 
 
 def _data(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
@@ -74,17 +87,26 @@ def _prompts(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
     return filter_prompts_inputs(run.filter_prompts, run.prompts, run.evaluate_reward_model.suites, ask_hub=ask_hub)
 
 
+def _demonstrations(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
+    if run.demonstrations is None:
+        return ()
+    suites = run.evaluate_reward_model.suites
+    return filter_demonstrations_inputs(run.filter_demonstrations, run.demonstrations, suites, ask_hub=ask_hub)
+
+
 STAGES = (
     Stage(StageName.FILTER_DATASET, "pairs", ("checked",), _data),
     Stage(StageName.FILTER_PROMPTS, "prompts", ("checked",), _prompts),
+    # It reads which prompts judge the models of the run.
+    Stage(StageName.FILTER_DEMONSTRATIONS, "demonstrations", ("checked", "pairs", "prompts"), _demonstrations),
     Stage(
         StageName.BUILD_BASE_MODEL,
         "start_model",
-        ("pairs",),
+        ("pairs", "prompts", "demonstrations"),
         lambda run, ask_hub: vocabulary_input(run.tokenizer_file),
         named=lambda run: run.base_model if run.needs_start_model else None,
     ),
-    Stage(StageName.TRAIN_SFT, "start_model", ("pairs", "start_model")),
+    Stage(StageName.TRAIN_SFT, "start_model", ("pairs", "demonstrations", "start_model")),
     Stage(StageName.TRAIN_REWARD_MODEL, "reward_model", ("pairs", "start_model"), named=lambda run: run.reward_model),
     Stage(
         StageName.EVALUATE_REWARD_MODEL,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from containers.contracts.configs.rewards import REWARD_MODEL_ALONE, RewardModelTerm
 from containers.contracts.hardware import BatchPlan, GpuProfile
@@ -70,6 +70,7 @@ class PlanContext:
     Attributes:
         lengths: of the pairs, if some could be read.
         prompt_lengths: of a prompt set; None: the policy's prompts are those of the pairs, or none could be read.
+        demonstration_lengths: of demonstrations; None: train_sft learns pairs, or none could be read.
         reward_model: from `reward_model:`; None if the run trains one, or its shape is unknown.
         reference: the reward model that judges the labels; None if there is none, or its shape is unknown.
         reused: stages that have their result already.
@@ -83,6 +84,7 @@ class PlanContext:
     cached: CachedWords
     lengths: PairLengths | None = None
     prompt_lengths: PairLengths | None = None
+    demonstration_lengths: PairLengths | None = None
     reward_model: FoundShape | None = None
     reference: FoundShape | None = None
     reused: frozenset[StageName] = frozenset()
@@ -92,6 +94,15 @@ class PlanContext:
     def plan_of(self, stage: StageName) -> StagePlan:
         """The stage's plan with nothing but whether its result exists."""
         return StagePlan(stage, self.cached(stage), is_reused=stage in self.reused)
+
+    @property
+    def of_fine_tuning(self) -> "PlanContext":
+        """The context of train_sft: if it learns demonstrations, they stand where the pairs were."""
+        if self.config.demonstrations is None:
+            return self
+        train, validation = self.data.train_demonstrations, self.data.validation_demonstrations
+        data = replace(self.data, pairs=train, train_pairs=train, tune_pairs=validation)
+        return replace(self, data=data, lengths=self.demonstration_lengths)
 
     @property
     def missing(self) -> str:

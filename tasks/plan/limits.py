@@ -53,6 +53,8 @@ class TooLong:
 
 def too_long(context: PlanContext, stage: StageName) -> TooLong | None:
     """What the stage leaves out of the sample; None if there is no sample, or no limit."""
+    if stage is StageName.TRAIN_SFT:
+        context = context.of_fine_tuning
     of_policy, config = stage is StageName.TRAIN_POLICY, context.config
     lengths = lengths_of_prompts(context) if of_policy else context.lengths
     if lengths is None:

@@ -18,7 +18,7 @@ from tasks.plan.figures import CachedWords, Figure, PlanContext, StagePlan, disk
 from tasks.plan.fit import unfit_mistakes
 from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed, HostMemory, read_host_memory, short_memory
 from tasks.plan.inputs.data import data_size
-from tasks.plan.inputs.lengths import read_lengths, read_prompt_lengths
+from tasks.plan.inputs.lengths import read_demonstration_lengths, read_lengths, read_prompt_lengths
 from tasks.plan.inputs.model_shape import total_parameters
 from tasks.plan.inputs.models import FoundShape, find_model_shape, find_scorer_shape
 from tasks.plan.limits import floor_mistakes, likely_troubles, sample_mistakes
@@ -26,6 +26,7 @@ from tasks.plan.scoring import (
     plan_evaluate_policy,
     plan_evaluate_reward_model,
     plan_filter_dataset,
+    plan_filter_demonstrations,
     plan_filter_prompts,
     reference_troubles,
 )
@@ -139,7 +140,10 @@ def draft_plan(
             raise
         mistakes.append(Mistake("", str(error)))
     data = data_size(
-        config, filtered=artifacts.get(StageName.FILTER_DATASET), prompts=artifacts.get(StageName.FILTER_PROMPTS)
+        config,
+        filtered=artifacts.get(StageName.FILTER_DATASET),
+        prompts=artifacts.get(StageName.FILTER_PROMPTS),
+        demonstrations=artifacts.get(StageName.FILTER_DEMONSTRATIONS),
     )
     reference = config.filter_dataset.polarity.reference_reward_model
     vocabulary_size = model.shape.vocab_size if model else None
@@ -152,6 +156,7 @@ def draft_plan(
         cached,
         lengths=lengths,
         prompt_lengths=read_prompt_lengths(config, vocabulary_size=vocabulary_size, artifacts=artifacts),
+        demonstration_lengths=read_demonstration_lengths(config, vocabulary_size=vocabulary_size, artifacts=artifacts),
         reward_model=None if config.reward_model is None else find_scorer_shape(config.reward_model),
         reference=None if reference is None else find_scorer_shape(ModelSource(**reference.model_dump())),
         reused=frozenset(artifacts),
@@ -188,8 +193,8 @@ def _assumptions(context: PlanContext) -> Iterator[str]:
         yield f"speed: {estimates.assumed_speed(context.profile).words}; not measured on this machine"
     else:
         yield f"time: {context.cpu.words}"
-    if context.lengths is None and (context.config.has_pairs or context.prompt_lengths is None):
-        unread = "pair" if context.config.has_pairs else "prompt"
+    unread = _unread(context)
+    if unread:
         yield (
             f"tokens: no {unread} could be read, so conversations fill {estimates.FILLED_FRACTION:.0%} of max_length; "
             f"memory is estimated at the full length"
@@ -210,6 +215,17 @@ def _assumptions(context: PlanContext) -> Iterator[str]:
         "disk: the checkpoints that are kept, the best one and one that is being written among them, and final "
         "artifacts; nothing is compressed"
     )
+
+
+def _unread(context: PlanContext) -> str:
+    """The kind of rows whose lengths are unknown; empty if all are known."""
+    config = context.config
+    kinds = (
+        ("pair", config.dataset, context.lengths),
+        ("prompt", config.prompts, context.prompt_lengths),
+        ("demonstration", config.demonstrations, context.demonstration_lengths),
+    )
+    return next((name for name, source, lengths in kinds if source is not None and lengths is None), "")
 
 
 def _absent_data(context: PlanContext) -> str:
@@ -264,6 +280,7 @@ _PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {
     StageName.CHECK_SYSTEM: lambda context: StagePlan(StageName.CHECK_SYSTEM, "always runs"),
     StageName.FILTER_DATASET: plan_filter_dataset,
     StageName.FILTER_PROMPTS: plan_filter_prompts,
+    StageName.FILTER_DEMONSTRATIONS: plan_filter_demonstrations,
     StageName.BUILD_BASE_MODEL: _build_base_model,
     StageName.TRAIN_SFT: plan_train_sft,
     StageName.TRAIN_REWARD_MODEL: plan_train_reward_model,

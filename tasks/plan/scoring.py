@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
@@ -88,10 +88,29 @@ def _prompt_figures(context: PlanContext) -> tuple[Figure, ...]:
 def plan_filter_prompts(context: PlanContext) -> StagePlan:
     """Plan of the filter of prompts."""
     stage = StageName.FILTER_PROMPTS
-    counts = (context.data.policy_train_prompts, context.data.policy_eval_prompts)
-    rows = sum(count.value for count in counts if count is not None)
-    work = Work(0.0, rows * _SECONDS_PER_ROW) if None not in counts else None
+    work = _filter_work(context.data.policy_train_prompts, context.data.policy_eval_prompts)
     return replace(context.plan_of(stage), figures=_prompt_figures(context), time=time_figure(context, stage, work))
+
+
+def plan_filter_demonstrations(context: PlanContext) -> StagePlan:
+    """Plan of the filter of demonstrations."""
+    stage, train, held_out = (
+        StageName.FILTER_DEMONSTRATIONS,
+        context.data.train_demonstrations,
+        context.data.validation_demonstrations,
+    )
+    figures = (
+        count_figure("training demonstrations", train, "conversations"),
+        count_figure("validation demonstrations", held_out, "conversations"),
+    )
+    return replace(
+        context.plan_of(stage), figures=figures, time=time_figure(context, stage, _filter_work(train, held_out))
+    )
+
+
+def _filter_work(*counts: Count | None) -> Work | None:
+    known = [count.value for count in counts if count is not None]
+    return Work(0.0, sum(known) * _SECONDS_PER_ROW) if len(known) == len(counts) else None
 
 
 def reference_troubles(context: PlanContext) -> Iterator[str]:

@@ -42,6 +42,7 @@ def plan_train_sft(context: PlanContext) -> StagePlan:
     config = context.config.train_sft
     if config is None:
         return StagePlan(StageName.TRAIN_SFT, "left out")
+    context = context.of_fine_tuning
     sides = 2 if config.completions == "both" else 1
     examples = kept(context, _times(context.data.train_pairs, sides), StageName.TRAIN_SFT)
     batch = plan_batch(config.global_batch_size, context.profile)

@@ -161,6 +161,8 @@ class PipelineRun:
         if stage is StageName.WRITE_REPORT:
             return StageRecord(stage=stage, status="ran", runtime=self.runtime.name, message="wrote this page")
         failed = next((record.stage for record in self.records if record.status == "failed"), None)
+        if any(check.verdict == "failure" for check in self.checks):
+            failed = StageName.CHECK_SYSTEM
         closed = next((gate.closed_because for gate in self.gates if not gate.opens), None)
         reason = f"{failed} failed" if failed else closed or "the run did not come this far"
         return StageRecord(stage=stage, status="skipped", message=reason)

@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from containers.contracts.configs.row_reading import AS_FOUND, RowReading
+from containers.data.demonstrations.reading import DEMONSTRATIONS as DEMONSTRATION_ROWS
 from containers.data.formats.columns import PreferenceSchema, schema_of
 from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import Line, ReadLimit, count_rows, file_kind, first_bytes, some_lines
 from containers.data.formats.parquet_rows import opened_parquet
-from containers.data.prompts.forms import PromptForm, form_of
+from containers.data.prompts.reading import PROMPTS as PROMPT_ROWS
 from containers.data.reader import ROWS_THAT_SHOW_THE_SCHEMA
 from containers.data.renamed_columns import renamed_names, require_columns
+from containers.data.row_forms import RowForm
 from containers.formatting import clean, one_line
 from tasks.sources.errors import SourceAccessError, UnusableSourceError
 
@@ -87,7 +89,7 @@ class DataKind:
     """
 
     section: str
-    form_of: Callable[..., PreferenceSchema | PromptForm]
+    form_of: Callable[..., PreferenceSchema | RowForm[Any]]
 
     def form_name(self, reading: RowReading, rows: Sequence[Collection[str]], file: str) -> str:
         """The name of the form that most rows have, after the columns were renamed.
@@ -104,7 +106,8 @@ class DataKind:
 
 
 PREFERENCES = DataKind("dataset", schema_of)
-PROMPTS = DataKind("prompts", form_of)
+PROMPTS = DataKind(PROMPT_ROWS.section, PROMPT_ROWS.form_of)
+DEMONSTRATIONS = DataKind(DEMONSTRATION_ROWS.section, DEMONSTRATION_ROWS.form_of)
 # Finds the name of the form of rows by the names of their columns; the second argument is the file's name in messages.
 FormName: TypeAlias = Callable[[Sequence[Collection[str]], str], str]
 

@@ -10,13 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.row_reading import RowReading
+from containers.data.demonstrations.reading import DEMONSTRATIONS as DEMONSTRATION_ROWS
 from containers.data.filters.flaws import first_flaw
 from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import Line, ReadLimit, some_lines
-from containers.data.prompts.reading import read_prompt_lines
-from containers.data.prompts.wording import as_asked
+from containers.data.prompts.reading import PROMPTS as PROMPT_ROWS
+from containers.data.prompts.wording import as_asked, as_told
 from containers.data.reader import ROWS_THAT_SHOW_THE_SCHEMA, RowRead, rows_of_lines
 from containers.data.rows import MalformedRowError, Turn
 from containers.formatting import one_line, shorten
@@ -24,7 +26,7 @@ from containers.harness.errors import BadDataError
 from tasks.config.sources import DatasetSource, RowSource
 from tasks.sources.hub import hub_revision
 from tasks.sources.local import DataPart, data_file_or_folder, data_files, data_parts
-from tasks.sources.peek import PREFERENCES, PROMPTS, DataKind
+from tasks.sources.peek import DEMONSTRATIONS, PREFERENCES, PROMPTS, DataKind
 from tasks.sources.resolve import files_on_hub
 
 # A text of the row that is longer is cut, and its length is told.
@@ -78,15 +80,32 @@ def prompt_samples(prompts: DatasetSource, config: FilterPromptsConfig, *, token
     """As `dataset_samples`, for a prompt set; prompts are shown as the policy gets them."""
 
     def read(lines: Iterator[Line], file: str, reading: RowReading) -> Iterator[RowFound]:
-        for number, found in read_prompt_lines(lines, file=file, reading=reading):
+        for number, found in PROMPT_ROWS.lines(lines, file=file, reading=reading):
             if isinstance(found, MalformedRowError):
                 yield _unreadable(number, found.reason, found.seen)
                 continue
             difficulty = "" if found.difficulty is None else f", difficulty {found.difficulty:g}"
             answers = [] if found.answer is None else [("reference answer", found.answer)]
-            yield RowFound(number, difficulty, [*_turns(as_asked(found, config).prompt), *answers], is_good=True)
+            yield RowFound(number, difficulty, [*_turns(as_asked(found.prompt, config)), *answers], is_good=True)
 
     return _samples(prompts, PROMPTS, read, token=token)
+
+
+def demonstration_samples(
+    demonstrations: DatasetSource, config: FilterDemonstrationsConfig, *, token: str | None
+) -> Iterator[str]:
+    """As `dataset_samples`, for demonstrations; the turns are shown as the model learns them."""
+
+    def read(lines: Iterator[Line], file: str, reading: RowReading) -> Iterator[RowFound]:
+        for number, found in DEMONSTRATION_ROWS.lines(lines, file=file, reading=reading):
+            if isinstance(found, MalformedRowError):
+                yield _unreadable(number, found.reason, found.seen)
+                continue
+            turns = [*_turns(as_told(found.prompt, config)), ("assistant", found.answer)]
+            learnt = sum(role == "assistant" for role, _ in turns)
+            yield RowFound(number, f", {learnt} {'answer' if learnt == 1 else 'answers'} learnt", turns, is_good=True)
+
+    return _samples(demonstrations, DEMONSTRATIONS, read, token=token)
 
 
 def dataset_samples(source: DatasetSource, *, token: str | None) -> Iterator[str]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.spec import StageInput
 from tasks.config.sources import DatasetSource
 from tasks.sources.errors import SourceError

@@ -2,30 +2,18 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from containers.contracts.base import Difference, Fraction, Rows
-from containers.contracts.configs.row_filters import RowFilters
+from containers.contracts.configs.row_filters import TextFilters
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=200)]
-# The place of the row's text in `prompt_template`.
-PROMPT_PLACE = "{prompt}"
 
 
-class FilterPromptsConfig(RowFilters):
+class FilterPromptsConfig(TextFilters):
     """Turn rows into prompts for the policy, each with its reference answer where it has one."""
 
     stage: Literal["filter_prompts"] = "filter_prompts"
-    max_characters: Rows = Field(32_000, ge=1, description="Longest prompt, characters")
-    system_prompt: str | None = Field(
-        None, min_length=1, max_length=20_000, description="A system turn before every prompt that has none"
-    )
-    prompt_template: str = Field(
-        PROMPT_PLACE,
-        max_length=20_000,
-        description="What the last user turn becomes; `{prompt}` is the text of the row. Example: `{prompt} Put the "
-        "answer into \\boxed{}.`",
-    )
     keep_columns: tuple[ColumnName, ...] = Field(
         (), description="Further columns of the rows, for reward functions of one's own"
     )
@@ -57,10 +45,3 @@ class FilterPromptsConfig(RowFilters):
         if low is not None and high is not None and low > high:
             raise ValueError(f"min_difficulty {low:g} is above max_difficulty {high:g}, so no row would be kept.")
         return self
-
-    @field_validator("prompt_template")
-    @classmethod
-    def _has_one_place(cls, template: str) -> str:
-        if (count := template.count(PROMPT_PLACE)) != 1:
-            raise ValueError(f"holds {PROMPT_PLACE} {count} times. Write it once, where the prompt goes.")
-        return template

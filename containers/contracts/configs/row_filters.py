@@ -2,10 +2,13 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from containers.contracts.base import Fraction, Frozen, Name, Positive, Rows
 from containers.contracts.configs.row_reading import RowReading
+
+# The place of a row's text in `prompt_template`.
+PROMPT_PLACE = "{prompt}"
 
 
 class SourceShare(Frozen):
@@ -78,3 +81,25 @@ class RowFilters(Frozen):
     suites: tuple[HeldOutSuite, ...] = Field(
         (), description="Leave it out: the run puts evaluate_reward_model.suites here"
     )
+
+
+class TextFilters(RowFilters):
+    """Filters of rows that are no pairs, and what their turns become."""
+
+    max_characters: Rows = Field(32_000, ge=1, description="Longest row, characters of all its turns")
+    system_prompt: str | None = Field(
+        None, min_length=1, max_length=20_000, description="A system turn before every prompt that has none"
+    )
+    prompt_template: str = Field(
+        PROMPT_PLACE,
+        max_length=20_000,
+        description="What the last turn of a prompt becomes, and each user turn of a demonstration; `{prompt}` is its "
+        "text. Example: `{prompt} Put the answer into \\boxed{}.`",
+    )
+
+    @field_validator("prompt_template")
+    @classmethod
+    def _has_one_place(cls, template: str) -> str:
+        if (count := template.count(PROMPT_PLACE)) != 1:
+            raise ValueError(f"holds {PROMPT_PLACE} {count} times. Write it once, where the prompt goes.")
+        return template

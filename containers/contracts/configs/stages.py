@@ -8,6 +8,7 @@ from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -18,6 +19,7 @@ from containers.contracts.configs.write_report import WriteReportConfig
 StageConfig = Annotated[
     FilterDatasetConfig
     | FilterPromptsConfig
+    | FilterDemonstrationsConfig
     | BuildBaseModelConfig
     | TrainSftConfig
     | TrainRewardModelConfig

@@ -32,14 +32,7 @@ _SHAREGPT_ROLES = {
 
 def parse_sharegpt_dpo(value: Value) -> PreferenceRow:
     """ShareGPT with two answers: the conversation is the prompt, and ends with the user's turn."""
-    given = column(value, "conversations")
-    if not isinstance(given, list | tuple):
-        reason = "conversations_are_encoded_json" if _is_encoded(given) else "conversations_not_turns"
-        raise MalformedRowError(reason, repr(given)[:80])
-    turns = [_turn(item) for item in given]
-    if turns and turns[0]["role"] == "system" and isinstance(turns[0]["content"], str) and not turns[0]["content"]:
-        turns = turns[1:]
-    prompt = with_system(value, read_prompt(turns))
+    prompt = with_system(value, read_prompt(turns_of_sharegpt(column(value, "conversations"))))
     difference = score_difference(value)
     return make_row(
         value,
@@ -49,6 +42,21 @@ def parse_sharegpt_dpo(value: Value) -> PreferenceRow:
         margin=1.0 if difference is None else strength(difference),
         signs=() if difference is None else (difference,),
     )
+
+
+def turns_of_sharegpt(given: object) -> list[dict[str, Any]]:
+    """The turns `{from, value}` of a conversation with our names; an empty system turn is left out.
+
+    Raises:
+        MalformedRowError: they are no list of turns, or of another speaker than system, human and assistant.
+    """
+    if not isinstance(given, list | tuple):
+        reason = "conversations_are_encoded_json" if _is_encoded(given) else "conversations_not_turns"
+        raise MalformedRowError(reason, repr(given)[:80])
+    turns = [_turn(item) for item in given]
+    if turns and turns[0]["role"] == "system" and isinstance(turns[0]["content"], str) and not turns[0]["content"]:
+        return turns[1:]
+    return turns
 
 
 def parse_arena_conversations(value: Value) -> PreferenceRow:

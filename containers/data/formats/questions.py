@@ -23,16 +23,16 @@ def parse_alpaca_ranking(value: Value) -> PreferenceRow:
     history = value.get("history")
     if history is not None and (not isinstance(history, list | tuple) or history):
         raise MalformedRowError("history_not_read", repr(history)[:80])
-    return _parse(value, _instruction(value), column(value, "chosen"), column(value, "rejected"))
+    return _parse(value, instruction_of(value), column(value, "chosen"), column(value, "rejected"))
 
 
 def parse_argilla(value: Value) -> PreferenceRow:
     """Argilla: the ratings beside the answers tell the strength; equal ones are a tie."""
-    return _parse(value, _instruction(value), column(value, "chosen_response"), column(value, "rejected_response"))
+    return _parse(value, instruction_of(value), column(value, "chosen_response"), column(value, "rejected_response"))
 
 
-def _instruction(value: Value) -> object:
-    """The instruction, with `input` on a line of its own where there is one, as LLaMA-Factory joins them."""
+def instruction_of(value: Value) -> object:
+    """Alpaca's instruction, with `input` on a line of its own where there is one, as LLaMA-Factory joins them."""
     instruction, more = column(value, "instruction"), value.get("input")
     if more is None or not isinstance(instruction, str):
         return instruction

@@ -3,8 +3,7 @@
 from collections import defaultdict
 
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.data.filters.chain import FilterChain
-from containers.data.filters.flaws import control_token_in
+from containers.data.filters.text_chain import TextChain
 from containers.data.funnel import FunnelCounter
 from containers.data.prompts.reading import PlacedPrompt
 from containers.data.prompts.rows import PromptRow
@@ -12,7 +11,7 @@ from containers.data.prompts.rows import PromptRow
 Prompts = list[PlacedPrompt]
 
 
-class PromptChain(FilterChain[PlacedPrompt]):
+class PromptChain(TextChain[PlacedPrompt]):
     """The filters of filter_prompts."""
 
     def __init__(self, config: FilterPromptsConfig, *, counter: FunnelCounter, seed: int) -> None:
@@ -37,21 +36,9 @@ class PromptChain(FilterChain[PlacedPrompt]):
         is_right = (low is None or low <= row.difficulty) and (high is None or row.difficulty <= high)
         return "" if is_right else f"difficulty {row.difficulty:g}"
 
-    def by_flaws(self, rows: Prompts) -> Prompts:
-        """Drop prompts with control tokens, and over-long ones."""
-        forged = {id(item): token for item in rows if (token := control_token_in(_texts(item.row)))}
-        rows = self.drop(rows, "control_tokens", forged)
-        lengths = {id(item): sum(map(len, _texts(item.row))) for item in rows}
-        over_long = {
-            key: f"{length:,} characters" for key, length in lengths.items() if length > self._settings.max_characters
-        }
-        return self.drop(rows, "over_long_characters", over_long)
-
     def by_repetition(self, rows: Prompts) -> Prompts:
         """Drop repeated rows, all rows whose prompt has different answers, and training rows with a held-out prompt."""
-        first: dict[tuple[str, str], int] = {}
-        again = [item for item in rows if first.setdefault((item.split, item.row.row_id), id(item)) != id(item)]
-        rows = self.drop(rows, "duplicate", {id(item): "same as an earlier row" for item in again})
+        rows = self.by_duplicates(rows)
         answers: dict[tuple[str, str], set[frozenset[str | None]]] = defaultdict(set)
         for item in rows:
             answers[item.split, item.row.prompt_id].add(frozenset((item.row.answer, *item.row.other_answers)))
@@ -61,7 +48,3 @@ class PromptChain(FilterChain[PlacedPrompt]):
                                             for item in several}
         )  # fmt: skip
         return self.by_validation_prompts(rows)
-
-
-def _texts(row: PromptRow) -> list[str]:
-    return [turn["content"] for turn in row.prompt]

@@ -14,62 +14,22 @@ Of a worked solution it is what stands behind `####` or in the last box.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from containers.data.answers import written_answer
-from containers.data.formats.columns import names_shown
-from containers.data.formats.errors import UnknownSchemaError
+from containers.data.formats.dialogues import turns_of_sharegpt
+from containers.data.formats.questions import instruction_of
 from containers.data.formats.transcripts import turns_of_prompt
 from containers.data.prompts.rows import PromptRow, make_prompt_row
+from containers.data.row_forms import RowForm
 from containers.data.rows import MalformedRowError, Value, column, read_prompt
 
 ANSWER_COLUMNS = ("final_answer", "answer", "ground_truth", "reward_model", "answers", "solution")
 DIFFICULTY_COLUMNS = ("difficulty", "level")
-_SHAREGPT_ROLES = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 _FRACTION = re.compile(r"(?:Level )?\s*(\d+(?:\.\d+)?)\s*(?:/\s*(\d+(?:\.\d+)?))?")
 # A solution without a mark of its answer is an answer only if it is that short.
 _ANSWER_CHARACTERS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class PromptForm:
-    """A form of prompt sets.
-
-    Attributes:
-        columns: a row needs them.
-        stands_alone: no other column may be there.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    prompt_of: Callable[[Value], object]
-    stands_alone: bool = False
-
-    def fits(self, names: Collection[str]) -> bool:
-        """Whether a row with columns of these names can be of this form."""
-        return set(self.columns).issubset(names) and (len(names) == len(self.columns) or not self.stands_alone)
-
-    def parse(self, value: Value, *, keep: Sequence[str] = ()) -> PromptRow:
-        """Return the row of one object.
-
-        Args:
-            keep: further columns that the row must have, and keeps.
-
-        Raises:
-            MalformedRowError: it cannot be used; names why.
-        """
-        given = self.prompt_of(value)
-        turns = turns_of_prompt(given)
-        return make_prompt_row(
-            value,
-            prompt=read_prompt(given if turns is None else turns),
-            answers=_answers(value),
-            difficulty=_difficulty(value),
-            columns={name: column(value, name) for name in keep},
-        )
 
 
 def _without_answer(turns: object) -> object:
@@ -79,35 +39,36 @@ def _without_answer(turns: object) -> object:
     return turns
 
 
-def _of_sharegpt(turns: object) -> object:
-    if not isinstance(turns, list | tuple):
-        return turns
-    return [
-        {"role": _SHAREGPT_ROLES.get(str(turn.get("from")), turn.get("from")), "content": turn.get("value")}
-        if isinstance(turn, Mapping)
-        else turn
-        for turn in turns
-    ]
+def _form(
+    name: str, columns: str, prompt_of: Callable[[Value], object], *, stands_alone: bool = False
+) -> RowForm[PromptRow]:
+    """A form whose prompt `prompt_of` finds in a row's object: text, chat messages or a transcript."""
 
+    def parse(value: Value, kept: Mapping[str, Any]) -> PromptRow:
+        given = prompt_of(value)
+        turns = turns_of_prompt(given)
+        return make_prompt_row(
+            value,
+            prompt=read_prompt(given if turns is None else turns),
+            answers=_answers(value),
+            difficulty=_difficulty(value),
+            columns=kept,
+        )
 
-def _of_alpaca(value: Value) -> object:
-    instruction, more = column(value, "instruction"), value.get("input")
-    if not isinstance(instruction, str) or not isinstance(more, str) or not more.strip():
-        return instruction
-    return f"{instruction}\n\n{more}"
+    return RowForm(name, tuple(columns.split()), parse, stands_alone=stands_alone)
 
 
 FORMS = (
-    PromptForm("prompts", ("prompt",), lambda value: _without_answer(column(value, "prompt"))),
-    PromptForm("chat messages", ("messages",), lambda value: _without_answer(column(value, "messages"))),
-    PromptForm("POLARIS, OpenR1, MATH", ("problem",), lambda value: column(value, "problem")),
-    PromptForm("GSM8K", ("question",), lambda value: column(value, "question")),
-    PromptForm("HelpSteer3", ("context",), lambda value: column(value, "context")),
-    PromptForm("Alpaca", ("instruction",), _of_alpaca),
-    PromptForm(
-        "ShareGPT", ("conversations",), lambda value: _without_answer(_of_sharegpt(column(value, "conversations")))
+    _form("prompts", "prompt", lambda value: _without_answer(column(value, "prompt"))),
+    _form("chat messages", "messages", lambda value: _without_answer(column(value, "messages"))),
+    _form("POLARIS, OpenR1, MATH", "problem", lambda value: column(value, "problem")),
+    _form("GSM8K", "question", lambda value: column(value, "question")),
+    _form("HelpSteer3", "context", lambda value: column(value, "context")),
+    _form("Alpaca", "instruction", instruction_of),
+    _form(
+        "ShareGPT", "conversations", lambda value: _without_answer(turns_of_sharegpt(column(value, "conversations")))
     ),
-    PromptForm("NeMo-Aligner prompts", ("text",), lambda value: column(value, "text"), stands_alone=True),
+    _form("NeMo-Aligner prompts", "text", lambda value: column(value, "text"), stands_alone=True),
 )
 
 
@@ -124,34 +85,6 @@ KNOWN_COLUMNS = tuple(
         )
     )
 )
-
-
-def form_of(rows: Iterable[Iterable[str]], *, file: str) -> PromptForm:
-    """Return the form whose columns most of `rows` have; the first in `FORMS` if several are equal.
-
-    Args:
-        rows: the column names of each row.
-        file: how messages name the file.
-
-    Raises:
-        UnknownSchemaError: no row has the columns of any form.
-    """
-    hits: Counter[str] = Counter()
-    found: Counter[str] = Counter()
-    for row in rows:
-        names = tuple(row)
-        found.update(names)
-        hits.update(form.name for form in FORMS if form.fits(names))
-    if not hits:
-        wanted = "; ".join(f"{form.name} (`{'`, `'.join(form.columns)}`)" for form in FORMS)
-        raise UnknownSchemaError(
-            file,
-            f"has no column that is known to hold prompts. Columns found: {names_shown(found)}.",
-            f"Wanted one of: {wanted}. Name the column in prompts.columns (our name: the file's name), or convert the "
-            f"file.",
-        )
-    best = max(hits.values())
-    return next(form for form in FORMS if hits[form.name] == best)
 
 
 def _answers(value: Value) -> tuple[str, ...]:

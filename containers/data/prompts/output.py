@@ -1,6 +1,6 @@
 """Writes the prompts that filter_prompts keeps, and the records of what it dropped."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
@@ -12,11 +12,12 @@ from containers.contracts.names import (
 )
 from containers.data.filters.output import write_records
 from containers.data.filters.overlaps import Overlaps
-from containers.data.funnel import UNKNOWN, FunnelCounter, counted
+from containers.data.funnel import FunnelCounter, counted
 from containers.data.language import detector_name
 from containers.data.prompts.chain import Prompts
 from containers.data.prompts.reading import PromptSource
 from containers.data.prompts.wording import as_asked
+from containers.data.sources import rows_read_by_group
 from containers.data.splits import PolicyPrompts
 from containers.data.tables import write_prompts
 from containers.harness.context import StageContext
@@ -50,20 +51,21 @@ def write_prompt_artifact(
         POLICY_FROZEN_PROMPTS_FILE: split.of(split.ids.frozen),
     }
     for file, items in parts.items():
-        write_prompts(context.output / file, (as_asked(item.row, config) for item in items))
+        rows = (item.row for item in items)
+        write_prompts(context.output / file, (row._replace(prompt=as_asked(row.prompt, config)) for row in rows))
     duplicates = overlaps.near_duplicates
     has_frozen = split.ids.frozen != split.ids.evaluation
     funnel = Funnel(
         sources=tuple(source.origin for source in sources),
         rows_read=counter.total.rows_read,
         steps=tuple(counter.total.steps),
-        has_pairs=False,
+        kind="prompts",
         policy_train_prompts=len(parts[POLICY_TRAIN_PROMPTS_FILE]),
         policy_eval_prompts=len(parts[POLICY_EVAL_PROMPTS_FILE]),
         policy_frozen_prompts=len(parts[POLICY_FROZEN_PROMPTS_FILE]) if has_frozen else 0,
         num_with_answer=sum(item.row.answer is not None for item in split.rows),
         kept_by_domain=counted(item.row.domain for item in split.rows),
-        **_rows_read_by_group(sources),
+        **rows_read_by_group(sources),
         train_by_source=counted(item.source for item in parts[POLICY_TRAIN_PROMPTS_FILE]),
         num_similar_prompts=overlaps.num_similar_prompts,
         num_near_duplicates=None if duplicates is None else len(duplicates),
@@ -72,14 +74,3 @@ def write_prompt_artifact(
     )
     write_records(context.output, funnel, counter=counter, overlaps=overlaps)
     return funnel
-
-
-def _rows_read_by_group(sources: Iterable[PromptSource]) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Rows read by domain, language (detected, where the column says nothing) and source."""
-    groups: dict[str, list[str]] = {"domain": [], "language": [], "source": []}
-    for source in sources:
-        malformed = [row for rows in source.malformed.values() for row in rows]
-        groups["domain"] += [row.domain for row in malformed] + [item.row.domain for item in source.rows]
-        groups["language"] += [row.language for row in malformed] + [item.row.language for item in source.rows]
-        groups["source"] += [source.name] * (len(malformed) + len(source.rows))
-    return {f"read_by_{kind}": counted([name or UNKNOWN for name in names]) for kind, names in groups.items()}

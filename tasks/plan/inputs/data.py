@@ -59,23 +59,35 @@ class DataSize:
     test_pairs: Count | None
     policy_train_prompts: Count | None
     policy_eval_prompts: Count | None
+    train_demonstrations: Count | None = None
+    validation_demonstrations: Count | None = None
 
 
-def data_size(config: RunConfig, *, filtered: Path | None = None, prompts: Path | None = None) -> DataSize:
+def data_size(
+    config: RunConfig,
+    *,
+    filtered: Path | None = None,
+    prompts: Path | None = None,
+    demonstrations: Path | None = None,
+) -> DataSize:
     """Size of the dataset before any filter has run: an upper bound, or the published figures of a known dataset.
 
     Args:
         filtered: the artifact of filter_dataset, if it exists already: its counts are exact.
         prompts: the same of filter_prompts.
+        demonstrations: the same of filter_demonstrations.
     """
     found = _size_before_filters(config)
     funnel = None if filtered is None else _read_funnel(filtered)
     if funnel is not None:
         found = _as_counted(found, funnel)
-    if config.prompts is None:
-        return found
-    train, judged = _prompt_counts(config, config.prompts, filtered=prompts)
-    return replace(found, policy_train_prompts=train, policy_eval_prompts=judged)
+    if config.prompts is not None:
+        train, judged = _prompt_counts(config, config.prompts, filtered=prompts)
+        found = replace(found, policy_train_prompts=train, policy_eval_prompts=judged)
+    if config.demonstrations is not None:
+        train, held_out = _demonstration_counts(config, config.demonstrations, filtered=demonstrations)
+        found = replace(found, train_demonstrations=train, validation_demonstrations=held_out)
+    return found
 
 
 def _prompt_counts(
@@ -86,19 +98,35 @@ def _prompt_counts(
     if funnel is not None:
         return Count(funnel.policy_train_prompts, "exact"), Count(funnel.policy_eval_prompts, "exact")
     filters = config.filter_prompts
-    rows = _files_rows(tuple(local_files(source)))
-    if rows is None:
-        return None, None
-    if filters.max_rows is not None:
-        rows = Count(min(rows.value, filters.max_rows), rows.origin)
-    validation = source.validation
-    held_out = rows.share(filters.evaluation_fraction) if source.holds_out_by_prompt else None
-    if held_out is None and validation is not None and source.hub_id is None:
-        held_out = count_rows(Path(validation))
-    train = rows.less(held_out) if source.holds_out_by_prompt and held_out is not None else rows
+    train, held_out = _split_rows(source, filters.max_rows, fraction=filters.evaluation_fraction)
     if held_out is None or held_out.value * filters.frozen_share < filters.minimum_frozen_prompts:
         return train, held_out
     return train, held_out.share(1 - filters.frozen_share)
+
+
+def _demonstration_counts(
+    config: RunConfig, source: DatasetSource, *, filtered: Path | None
+) -> tuple[Count | None, Count | None]:
+    """Demonstrations to train on, and to choose a checkpoint by."""
+    funnel = None if filtered is None else _read_funnel(filtered)
+    if funnel is not None:
+        return Count(funnel.train_demonstrations, "exact"), Count(funnel.validation_demonstrations, "exact")
+    filters = config.filter_demonstrations
+    return _split_rows(source, filters.max_rows, fraction=filters.validation_fraction)
+
+
+def _split_rows(source: DatasetSource, max_rows: int | None, *, fraction: float) -> tuple[Count | None, Count | None]:
+    """Rows to train on and those held out, before any filter but max_rows."""
+    rows = _files_rows(tuple(local_files(source)))
+    if rows is None:
+        return None, None
+    if max_rows is not None:
+        rows = Count(min(rows.value, max_rows), rows.origin)
+    if source.holds_out_by_prompt:
+        held_out = rows.share(fraction)
+        return rows.less(held_out), held_out
+    is_here = source.validation is not None and source.hub_id is None
+    return rows, count_rows(Path(str(source.validation))) if is_here else None
 
 
 def _as_counted(found: DataSize, funnel: Funnel) -> DataSize:
@@ -128,7 +156,13 @@ def _read_funnel(filtered: Path) -> Funnel | None:
 def _size_before_filters(config: RunConfig) -> DataSize:
     filters = config.pair_filters
     if config.dataset is None:
-        words = "no preferences; prompts: " + "; ".join(part.hub_id or part.train for part in _parts_of(config.prompts))
+        others = {"prompts": config.prompts, "demonstrations": config.demonstrations}
+        words = "; ".join(
+            f"{name}: {', '.join(part.hub_id or part.train for _, part in source.parts)}"
+            for name, source in others.items()
+            if source is not None
+        )
+        words = f"no preferences; {words}"
         return DataSize(words, None, None, None, None, None, None, None, None)
     rows, validation, words = _source_rows(config.dataset, filters)
     if rows is None:
@@ -149,10 +183,6 @@ def _size_before_filters(config: RunConfig) -> DataSize:
     held_out = prompts.share(filters.policy_eval_prompt_fraction)
     _, judged = _parts(held_out, filters.validation_parts.model_copy(update={"tune": 0.0}))
     return DataSize(words, rows, most, train, validation, tune, test, prompts.less(held_out), judged)
-
-
-def _parts_of(source: DatasetSource | None) -> tuple[RowSource, ...]:
-    return () if source is None else tuple(part for _, part in source.parts)
 
 
 def _parts(held_out: Count | None, parts: ValidationParts) -> tuple[Count | None, Count | None]:

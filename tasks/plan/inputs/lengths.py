@@ -1,14 +1,16 @@
 """Lengths of a run's pairs in tokens; a plan uses them instead of max_length alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from containers.contracts.names import TRAIN_PAIRS_FILE, StageName
 from tasks.config.run import RunConfig
+from tasks.config.sources import DatasetSource
 from tasks.plan.inputs.data import DataSize, count_rows, local_files
-from tasks.plan.inputs.pair_sample import PairTexts, are_all_taken, sample_pairs, sample_prompts
+from tasks.plan.inputs.pair_sample import PairTexts, are_all_taken, sample_demonstrations, sample_pairs, sample_prompts
 from tasks.sources.hub import cached_file
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -193,14 +195,37 @@ def read_prompt_lengths(
     """Lengths of the prompts of a prompt set, as `read_lengths`; None without a prompt set."""
     if config.prompts is None:
         return None
-    readings = local_files(config.prompts)
+    sample = partial(sample_prompts, config=config.filter_prompts)
+    return _text_lengths(config, config.prompts, sample, artifacts, vocabulary_size, what="prompts")
+
+
+def read_demonstration_lengths(
+    config: RunConfig, *, vocabulary_size: int | None, artifacts: Mapping[StageName, Path]
+) -> PairLengths | None:
+    """Lengths of demonstrations, as `read_lengths`: all answers are the chosen one; None where there are none."""
+    if config.demonstrations is None:
+        return None
+    sample = partial(sample_demonstrations, config=config.filter_demonstrations)
+    return _text_lengths(config, config.demonstrations, sample, artifacts, vocabulary_size, what="demonstrations")
+
+
+def _text_lengths(
+    config: RunConfig,
+    source: DatasetSource,
+    sample: Callable[..., Iterator[PairTexts]],
+    artifacts: Mapping[StageName, Path],
+    vocabulary_size: int | None,
+    *,
+    what: str,
+) -> PairLengths | None:
+    readings = local_files(source)
     files = tuple(readings)
     counted = [count_rows(file) for file in files]
     num_rows = sum(count.value for count in counted if count is not None) if all(counted) else None
-    found = list(sample_prompts(files, config.filter_prompts, num_rows=num_rows, readings=readings))
+    found = list(sample(files, num_rows=num_rows, readings=readings))
     is_all = are_all_taken(files, num_rows=num_rows)
-    source = "prompts, before any filter,"
-    return _lengths(found, is_all, config, artifacts, vocabulary_size, num_rows=num_rows, source=source)
+    of = f"{what}, before any filter,"
+    return _lengths(found, is_all, config, artifacts, vocabulary_size, num_rows=num_rows, source=of)
 
 
 def _lengths(

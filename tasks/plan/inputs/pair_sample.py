@@ -10,12 +10,14 @@ from itertools import cycle, islice
 from pathlib import Path
 from types import MappingProxyType
 
+from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.row_reading import AS_FOUND, RowReading
+from containers.data.demonstrations.reading import DEMONSTRATIONS
 from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import Line, ReadLimit, some_lines
-from containers.data.prompts.reading import rows_of_prompt_lines
-from containers.data.prompts.wording import as_asked
+from containers.data.prompts.reading import PROMPTS
+from containers.data.prompts.wording import as_asked, as_told
 from containers.data.reader import rows_of_lines
 from containers.data.rows import Pair
 from containers.harness.errors import BadDataError
@@ -67,9 +69,28 @@ def sample_prompts(
     """As `sample_pairs`, for a prompt set: prompts as the policy gets them, without completions."""
 
     def texts_of(lines: Iterator[Line], file: str, reading: RowReading) -> Iterator[PairTexts]:
-        for row in rows_of_prompt_lines(lines, file=file, reading=reading):
-            asked = as_asked(row, config)
-            yield PairTexts("\n".join(turn["content"] for turn in asked.prompt), "", "", len(asked.prompt))
+        for row in PROMPTS.rows(lines, file=file, reading=reading):
+            asked = as_asked(row.prompt, config)
+            yield PairTexts("\n".join(turn["content"] for turn in asked), "", "", len(asked))
+
+    return islice(_sampled(files, readings, num_rows=num_rows, texts_of=texts_of), 2 * SAMPLE_ROWS)
+
+
+def sample_demonstrations(
+    files: Sequence[Path],
+    config: FilterDemonstrationsConfig,
+    *,
+    num_rows: int | None,
+    readings: Mapping[Path, RowReading] = MappingProxyType({}),
+) -> Iterator[PairTexts]:
+    """As `sample_pairs`, for demonstrations: all answers of a conversation are the chosen one, the rest the prompt."""
+
+    def texts_of(lines: Iterator[Line], file: str, reading: RowReading) -> Iterator[PairTexts]:
+        for row in DEMONSTRATIONS.rows(lines, file=file, reading=reading):
+            turns = as_told(row.prompt, config)
+            before = [turn["content"] for turn in turns if turn["role"] != "assistant"]
+            answers = [turn["content"] for turn in turns if turn["role"] == "assistant"]
+            yield PairTexts("\n".join(before), "\n".join([*answers, row.answer]), "", len(turns))
 
     return islice(_sampled(files, readings, num_rows=num_rows, texts_of=texts_of), 2 * SAMPLE_ROWS)
 

@@ -21,7 +21,7 @@ from tests.unit.factories.reward_model_factory import reward_model_config
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.factories.tiny_policy import CHATML, save_causal_model, tiny_tokenizer
 
-USED = "Tokens of the pairs are those that an earlier attempt made."
+USED = "The tokens are those that an earlier attempt made."
 MADE_AGAIN = "Tokens are made again; those of an earlier attempt are not used: "
 SHORT = TrainingSchedule(max_steps=1)
 # As Mistral's: no conversation has its system prompt.

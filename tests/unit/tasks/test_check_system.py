@@ -10,7 +10,7 @@ from fakes.docker_daemon import FakeDaemon
 from fakes.health_server import HealthServer
 from fakes.hub_server import FakeHub
 
-from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding

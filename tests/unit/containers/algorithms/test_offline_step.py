@@ -188,6 +188,35 @@ def test_the_gradient_of_fine_tuning_is_trls_however_the_step_is_cut(start: Path
     compare(start, Likelihood(), rows, loss=loss, gradient=gradient)
 
 
+def test_the_gradient_of_conversations_with_several_answers_is_trls_however_the_step_is_cut(
+    start: Path, tmp_path: Path
+) -> None:
+    """Turns of the user between answers are read and not learnt; two conversations begin with the same prompt."""
+    dice = random.Random(3)  # noqa: S311
+    rows = []
+    for place, row in enumerate(without_mismatched(examples(1))):
+        (ids,) = row.completions
+        counted = [dice.random() < 0.5 for _ in ids[:-1]] + [True]
+        rows.append(row if place == 4 else replace(row, counted=(counted,)))
+    data = [
+        {
+            "input_ids": [*row.prompt, *row.completions[0]],
+            "completion_mask": [0] * len(row.prompt)
+            + ([*map(int, row.counted[0])] if row.counted else [1] * len(row.completions[0])),
+        }
+        for row in rows
+    ]
+    config = SFTConfig(output_dir=str(tmp_path), completion_only_loss=True, **COMMON | {"max_length": 4096})
+    peer = built(start, SFTTrainer, config, Dataset.from_list(data))
+    (batch,) = list(peer.get_train_dataloader())
+    num_tokens = torch.tensor(sum(row.num_counted(0) for row in rows))
+    assert 0 < num_tokens < sum(len(row.completions[0]) for row in rows)
+    loss, gradient = trained_by(
+        peer, start, lambda model: peer.compute_loss(model, dict(batch), num_items_in_batch=num_tokens)
+    )
+    compare(start, Likelihood(), rows, loss=loss, gradient=gradient)
+
+
 # Our loss → TRL's own settings for it, in DPOTrainer.
 DPO: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sigmoid": ({}, {"loss_type": ["sigmoid"]}),

@@ -6,8 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from containers.contracts.certificate import Certificate, SuiteEvaluation
-from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
 from containers.contracts.names import CERTIFICATE_FILE, StageName
 from containers.stages import evaluate_reward_model
 from tests.unit.factories.made_reward_models import random_model, write_reward_model

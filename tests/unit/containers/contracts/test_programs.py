@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.policy_algorithms import OBJECTIVES
 from containers.contracts.configs.row_filters import HeldOutSuite
 from containers.contracts.configs.stages import StageConfig
-from containers.contracts.configs.suites import SuiteFile
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig

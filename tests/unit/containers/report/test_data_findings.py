@@ -106,7 +106,7 @@ def test_beside_a_prompt_set_no_row_of_the_pairs_is_said_to_be_the_policys() -> 
     assert "Policy, training" in markdown(data_section(FUNNEL))
     assert "Policy, training" not in markdown(data_section(FUNNEL, beside_prompts=True))
     prompts = Funnel(
-        sources=("p.jsonl",), rows_read=9, steps=(), has_pairs=False, num_with_answer=8,
+        sources=("p.jsonl",), rows_read=9, steps=(), kind="prompts", num_with_answer=8,
         policy_train_prompts=6, policy_eval_prompts=2,
     )  # fmt: skip
     page = markdown(data_section(prompts))

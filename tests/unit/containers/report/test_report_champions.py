@@ -12,7 +12,7 @@ from containers.contracts.outcome import Metric
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import StageInput
 from containers.stages import write_report
-from tests.unit.factories.report.report_factory import MadeRun, make_run, stage_record, with_stages
+from tests.unit.factories.report.report_factory import MadeRun, make_run, stage_record, that_ends_with, with_stages
 from tests.unit.factories.report.report_page_factory import ATTACK, Page
 from tests.unit.factories.report.report_records import gate
 
@@ -70,8 +70,8 @@ def report(made: MadeRun, content: str, *, verdict: GateVerdict | None = None, s
     """Page and Markdown of a retraining of the reward model whose decisions stand in a file of that content."""
     path = made.root / "decisions.json"
     path.write_text(content, encoding="utf-8")
-    pipeline = with_stages(made.pipeline, until=LAST)
-    changes = {"gates": (verdict or gate("reward_model"),), "until": LAST, "stopped_because": stopped}
+    pipeline = that_ends_with(made.pipeline, LAST)
+    changes = {"gates": (verdict or gate("reward_model"),), "stopped_because": stopped}
     context = made.context(pipeline=pipeline.model_copy(update=changes))
     decisions = StageInput(name="decisions", path=str(path), digest="sha256:0")
     context = replace(context, spec=context.spec.model_copy(update={"inputs": (*context.spec.inputs, decisions)}))

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.names import StageName
-from containers.contracts.records import GateVerdict, StageRecord
+from containers.contracts.records import GateVerdict
 from containers.document.markdown import page_markdown
 from containers.report.inputs import load_report_inputs
 from containers.report.run_page import short_page
-from tests.unit.factories.report.report_factory import MadeRun, make_run, with_stages
+from tests.unit.factories.report.report_factory import MadeRun, make_run, that_ends_with, with_stages
 from tests.unit.factories.report.report_page_factory import Page, render
 from tests.unit.factories.report.report_records import decided, gate
 
@@ -23,9 +23,8 @@ def made(tmp_path: Path) -> MadeRun:
 
 def ended_at_the_gate(made: MadeRun, verdict: GateVerdict, **changes: object) -> Page:
     """The page of a run that came as far as the reward model's gate."""
-    skipped = StageRecord(stage=StageName.TRAIN_POLICY, status="skipped", message=verdict.closed_because)
-    stages = (*with_stages(made.pipeline, until=LAST).stages, skipped)
-    return render(made, made.pipeline.model_copy(update={"stages": stages, "gates": (verdict,), **changes}))
+    stopped = with_stages(made.pipeline, until=LAST, why=verdict.closed_because)
+    return render(made, stopped.model_copy(update={"gates": (verdict,), **changes}))
 
 
 def test_a_waiting_run_says_for_what_since_when_until_when_and_how_to_decide(made: MadeRun) -> None:
@@ -89,19 +88,15 @@ def test_a_decision_against_the_figures_never_reads_as_a_pass(made: MadeRun) -> 
 
 
 def test_a_run_that_broke_outside_a_stage_says_why_at_the_top(made: MadeRun) -> None:
-    left = tuple(
-        StageRecord(stage=stage, status="skipped", message="the run did not come this far")
-        for stage in list(StageName)[2:]
-    )
     why = "base_model: the hub broke off the download of Qwen/Qwen3-8B after 3 of 16 GiB"
-    stages = (*with_stages(made.pipeline, until=StageName.FILTER_DATASET).stages, *left)
-    page = render(made, made.pipeline.model_copy(update={"stages": stages, "gates": (), "stopped_because": why}))
+    stopped = with_stages(made.pipeline, until=StageName.FILTER_DATASET)
+    page = render(made, stopped.model_copy(update={"gates": (), "stopped_because": why}))
     assert page.banner == "bad: The run stopped before its end."
     assert "the hub broke off the download" in page.text
 
 
 def test_a_run_that_was_to_end_early_is_no_failure(made: MadeRun) -> None:
-    part = with_stages(made.pipeline, until=LAST).model_copy(update={"gates": (gate("reward_model"),), "until": LAST})
+    part = that_ends_with(made.pipeline, LAST).model_copy(update={"gates": (gate("reward_model"),)})
     page = render(made, part)
     assert page.banner == "plain: The run went up to evaluate_reward_model, as requested."
     assert "The reward model passed its gate." in page.text

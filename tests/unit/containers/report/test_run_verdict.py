@@ -10,7 +10,7 @@ from containers.document.model import Banner, Card
 from containers.report.inputs import load_report_inputs
 from containers.report.verdict import headline_cards, run_verdict
 from tests.unit.factories.report.certificate_records import reward_model_certificate
-from tests.unit.factories.report.report_factory import MadeRun, make_run, with_stages
+from tests.unit.factories.report.report_factory import MadeRun, make_run, that_ends_with, with_stages
 from tests.unit.factories.report.report_records import gate, policy_evaluation
 
 JUDGED = StageName.EVALUATE_REWARD_MODEL
@@ -114,15 +114,8 @@ def test_a_run_that_broke_says_so_unless_a_closed_gate_is_the_reason(made: MadeR
 
 
 def test_a_run_that_was_to_end_early_is_no_failure_and_lacks_nothing(made: MadeRun) -> None:
-    found = run_verdict(
-        load_report_inputs(
-            made.context(
-                pipeline=with_stages(made.pipeline, until=JUDGED).model_copy(
-                    update={"gates": (gate("reward_model"),), "until": JUDGED}
-                )
-            )
-        )
-    )
+    pipeline = that_ends_with(made.pipeline, JUDGED).model_copy(update={"gates": (gate("reward_model"),)})
+    found = run_verdict(load_report_inputs(made.context(pipeline=pipeline)))
     assert (found.tone, found.headline) == ("plain", "The run went up to evaluate_reward_model, as requested.")
     assert "was not judged" not in told(found)
 

@@ -13,7 +13,7 @@ from containers.contracts.names import StageName
 from containers.harness.errors import BadConfigError
 from containers.models.token_batches import prompt_token_ids
 from containers.stages import train_sft
-from containers.training.completion_tokens import tokenised_completions
+from containers.training.completion_tokens import tokenised_completions, tokenised_conversations
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
 from tests.unit.factories.tiny_policy import CHATML, tiny_causal_model, tiny_tokenizer
 
@@ -130,3 +130,44 @@ def test_fine_tuning_runs_on_answers_that_begin_with_a_line_break(tmp_path: Path
     }
     assert values["num_steps"] == 1
     assert values["train_completions_left_out"] == 0
+
+
+TALK = [*SYSTEM, *QUESTION, *_answer("Red."), {"role": "user", "content": "One more."}, *_answer("A deep blue.")]
+
+
+def _learnt(tokenizer: PreTrainedTokenizerFast, example: dict[str, list[int]]) -> list[str]:
+    """The texts that an example's mask marks, one for each run of tokens."""
+    runs: list[list[int]] = [[]]
+    for token, mask in zip(example["input_ids"], example["completion_mask"], strict=True):
+        if mask:
+            runs[-1].append(token)
+        elif runs[-1]:
+            runs.append([])
+    return [tokenizer.decode(run) for run in runs if run]
+
+
+def test_one_example_has_every_answer_of_a_conversation_and_no_other_turn() -> None:
+    tokenizer = tiny_tokenizer()
+    ((whole,), (single,)) = tokenised_conversations(tokenizer, [TALK, TALK[:3]], max_length=512)
+    assert _learnt(tokenizer, whole) == ["Red.<|im_end|>\n", "A deep blue.<|im_end|>\n"]
+    assert tokenizer.decode(whole["input_ids"]) == tokenizer.apply_chat_template(TALK, tokenize=False)
+    assert single == tokenised_completions(tokenizer, [(TALK[:2], TALK[2:3])])[0]
+
+
+def test_a_template_that_writes_earlier_answers_differently_gives_an_example_for_each() -> None:
+    """Qwen3 writes an empty thought before the answer that it generates, and none before earlier answers."""
+    tokenizer = tiny_tokenizer(("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"))
+    tokenizer.chat_template = (TEMPLATES / "qwen3.jinja").read_text()
+    (found,) = tokenised_conversations(tokenizer, [TALK], max_length=512)
+    assert [_learnt(tokenizer, example) for example in found] == [["Red.<|im_end|>\n"], ["A deep blue.<|im_end|>\n"]]
+    for example, turns in zip(found, (TALK[:2], TALK[:4]), strict=True):
+        (asked,) = prompt_token_ids(tokenizer, [turns])
+        assert example["input_ids"][: len(asked)] == asked
+
+
+def test_an_answer_beyond_the_limit_does_not_take_those_before_it_away() -> None:
+    tokenizer = tiny_tokenizer()
+    ((whole,),) = tokenised_conversations(tokenizer, [TALK], max_length=512)
+    (found,) = tokenised_conversations(tokenizer, [TALK], max_length=len(whole["input_ids"]) - 1)
+    assert [_learnt(tokenizer, example) for example in found] == [["Red.<|im_end|>\n"], ["A deep blue.<|im_end|>\n"]]
+    assert len(found[0]["input_ids"]) < len(found[1]["input_ids"]) == len(whole["input_ids"])

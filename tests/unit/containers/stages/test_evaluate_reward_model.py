@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName

@@ -10,8 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
 from containers.contracts.names import ADAPTER_FOLDER, StageName
 from containers.harness.errors import MissingPrerequisiteError
 from containers.stages import evaluate_reward_model, train_reward_model

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import Dataset
@@ -198,3 +200,62 @@ def test_curves_hold_every_step(tmp_path: Path) -> None:
     train_sft.run(context)
     points = [json.loads(line) for line in (context.output / "curves.jsonl").read_text().splitlines()]
     assert [point["step"] for point in points if "loss" in point["values"]] == list(range(1, 21))
+
+
+def _write_demonstrations(folder: Path, talks: list[list[dict[str, str]]]) -> Path:
+    folder.mkdir()
+    for file, rows in (("train", talks), ("validation", talks[:4])):
+        columns = {
+            "prompt": [turns[:-1] for turns in rows],
+            "completion": [turns[-1:] for turns in rows],
+            "demonstration_id": [str(place) for place in range(len(rows))],
+        }
+        pq.write_table(pa.table(columns), folder / f"{file}_demonstrations.parquet")
+    return folder
+
+
+def test_every_answer_of_a_demonstration_is_learnt_and_no_turn_of_the_user(tmp_path: Path) -> None:
+    talk = [
+        {"role": "user", "content": "qqqq"},
+        {"role": "assistant", "content": "aaaa"},
+        {"role": "user", "content": "zzzz"},
+        {"role": "assistant", "content": "bbbb"},
+    ]
+    start = save_causal_model(tmp_path / "start", scale=0.02)
+    inputs = {"demonstrations": _write_demonstrations(tmp_path / "rows", [talk] * 32), "start_model": start}
+    config = TrainSftConfig(
+        max_length=256,
+        optimizer=OptimizerSettings(learning_rate=1e-2),
+        schedule=TrainingSchedule(max_steps=30, eval_steps=30),
+    )
+    context = make_context(tmp_path, StageName.TRAIN_SFT, config, inputs)
+    values = _values(train_sft.run(context))
+    info = TrainingInfo.model_validate_json((context.output / "training_info.json").read_bytes())
+    assert info.algorithm == "supervised fine-tuning on demonstrations" and info.num_examples == 32
+    assert values["validation_loss"] < 0.5
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(context.output / "model").eval(), tiny_tokenizer()
+    ids = tokenizer.apply_chat_template(talk, tokenize=True, return_dict=True, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        logps = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None]).squeeze(1)
+    of_letter = {
+        letter: logps[ids[0, 1:] == tokenizer.convert_tokens_to_ids(letter)].mean().item() for letter in "qazb"
+    }
+    assert min(of_letter["a"], of_letter["b"]) > -0.7
+    assert max(of_letter["q"], of_letter["z"]) < -2
+
+
+def test_the_tokens_of_demonstrations_are_kept_for_the_next_attempt(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "Name a colour."}, {"role": "assistant", "content": "Red."}]
+    start = save_causal_model(tmp_path / "start", scale=0.02)
+    inputs = {"demonstrations": _write_demonstrations(tmp_path / "rows", [talk * 2] * 8), "start_model": start}
+    config = TrainSftConfig(max_length=256, schedule=TrainingSchedule(max_steps=2, eval_steps=2))
+    context = make_context(tmp_path, StageName.TRAIN_SFT, config, inputs)
+    first = train_sft.SftTraining(context).prepare()
+    second = train_sft.SftTraining(context)
+    assert second.prepare() == first
+    assert "The tokens are those that an earlier attempt made." in (context.work / "events.jsonl").read_text()
+    assert all(
+        example.num_counted(0) < len(example.completions[0])
+        for example in second.examples_of(second.examples.train.kept)
+    )

@@ -54,11 +54,12 @@ def test_an_estimated_figure_is_marked_and_a_measured_one_is_not(passed: Page) -
 
 def test_a_closed_gate_is_the_headline_and_leaves_the_policy_empty_with_the_reason(tmp_path: Path) -> None:
     made = make_run(tmp_path, accuracy=0.512, curves=False)
-    stopped = with_stages(made.pipeline, until=StageName.EVALUATE_REWARD_MODEL)
-    page = render(made, stopped.model_copy(update={"gates": (gate("reward_model", passed=False),)}))
+    verdict = gate("reward_model", passed=False)
+    stopped = with_stages(made.pipeline, until=StageName.EVALUATE_REWARD_MODEL, why=verdict.closed_because)
+    page = render(made, stopped.model_copy(update={"gates": (verdict,)}))
     assert page.banner == "bad: The reward model did not pass its gate: policy training was not started."
     assert "51.2 % on 812 pairs, wanted at least 60.0 %" in page.text
-    assert "Nothing to show: the gate of the reward model closed." in page.text
+    assert "Nothing to show: the reward model did not pass its gate." in page.text
     assert "All gates passed" not in page.text
 
 
@@ -183,11 +184,15 @@ def test_a_run_that_never_started_is_reported_with_the_check_that_failed(made: M
     check = CheckFinding(
         name="Docker daemon", found="no answer", wanted="answers", verdict="failure", advice="Start dockerd."
     )
-    nothing = made.pipeline.model_copy(update={"stages": (), "gates": (), "checks": (check,), "measured": ()})
+    skipped = tuple(
+        StageRecord(stage=record.stage, status="skipped", message="check_system failed")
+        for record in made.pipeline.stages
+    )
+    nothing = made.pipeline.model_copy(update={"stages": skipped, "gates": (), "checks": (check,), "measured": ()})
     page = render(made, nothing)
     assert page.banner == "bad: The system check failed: nothing was started."
     assert "Start dockerd." in page.text
-    assert "Nothing to show: the system check failed." in page.text
+    assert "Nothing to show: check_system failed." in page.text
 
 
 def test_the_markdown_carries_verdict_figures_and_stages_and_no_raw_markup(made: MadeRun) -> None:

@@ -46,9 +46,8 @@ train_policy:
   num_generations: 4
   beta: 0.05
 """
-_ORDER = tuple(
-    stage for stage in tuple(StageName)[1:-1] if stage not in (StageName.FILTER_PROMPTS, StageName.TRAIN_DPO)
-)
+_NO_PART = (StageName.FILTER_PROMPTS, StageName.FILTER_DEMONSTRATIONS, StageName.TRAIN_DPO)
+_ORDER = tuple(stage for stage in tuple(StageName)[1:-1] if stage not in _NO_PART)
 
 
 def stage_record(stage: StageName, folder: Path, *, status: str = "ran", message: str = "") -> StageRecord:
@@ -136,15 +135,26 @@ def make_run(root: Path, *, optional_stages: bool = True, accuracy: float = 0.91
     return MadeRun(root, pipeline)
 
 
-def with_stages(pipeline: PipelineRecord, *changed: StageRecord, until: StageName | None = None) -> PipelineRecord:
-    """`pipeline` with some records replaced; stages after `until` never happened."""
+def with_stages(
+    pipeline: PipelineRecord, *changed: StageRecord, until: StageName | None = None, why: str = ""
+) -> PipelineRecord:
+    """`pipeline` with some records replaced; the run did not reach the stages after `until`, for that reason."""
     replaced = {record.stage: record for record in changed}
-    kept = [
+    failed = next((f"{record.stage} failed" for record in changed if record.status == "failed"), "")
+    reason = why or failed or "the run did not come this far"
+    records = [
         replaced.get(record.stage, record)
-        for record in pipeline.stages
         if until is None or _ORDER.index(record.stage) <= _ORDER.index(until)
+        else StageRecord(stage=record.stage, status="skipped", message=reason)
+        for record in pipeline.stages
     ]
-    return pipeline.model_copy(update={"stages": tuple(kept)})
+    return pipeline.model_copy(update={"stages": tuple(records)})
+
+
+def that_ends_with(pipeline: PipelineRecord, last: StageName) -> PipelineRecord:
+    """`pipeline` as it is if the user wanted it to end with a stage."""
+    kept = tuple(record for record in pipeline.stages if _ORDER.index(record.stage) <= _ORDER.index(last))
+    return pipeline.model_copy(update={"stages": kept, "until": last})
 
 
 def _files(stage: StageName, *, accuracy: float) -> dict[str, str]:

@@ -112,6 +112,9 @@ def test_a_frozen_prompt_that_is_like_a_training_prompt_counts_as_seen(tmp_path:
         assert (identity(spider) in seen) is with_tune
     by_identity = seen_prompts(tmp_path, frozen, overlap=None, with_policy=False, with_tune=False)
     assert not by_identity & held_out
+    learnt = _prompts(tmp_path / "demonstrations.parquet", "What does Ben sell on Mondays?")
+    seen = seen_prompts(tmp_path, frozen, overlap=0.9, with_policy=False, with_tune=False, others=[learnt])
+    assert seen & held_out == held_out, "what the start model was fine-tuned on counts"
 
 
 def test_suites_are_compared_by_their_own_score_and_all_together(tmp_path: Path) -> None:

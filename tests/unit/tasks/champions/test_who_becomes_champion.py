@@ -70,7 +70,7 @@ def decide(
         prefect_url="",
         history=SimpleNamespace(last=lambda stage: None),
         record_of=records.get,
-        config=SimpleNamespace(run=SimpleNamespace(name="demo"), filter_dataset=FilterDatasetConfig()),
+        config=SimpleNamespace(run=SimpleNamespace(name="demo"), filter_dataset=FilterDatasetConfig(), train_sft=None),
     )
     monkeypatch.setattr(decide_champion, "compare_reward_models", compare)
     # What a person sees: the terminal and the MLflow run; Prefect and the report have tests of their own.

@@ -10,6 +10,7 @@ from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.rewards import ExactTerm
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.pipeline import JUDGED_BY, STAGE_FACTS, Devices
 from containers.contracts.spec import StageInput
@@ -54,7 +55,7 @@ def test_the_table_has_every_stage_between_check_and_report_in_order() -> None:
 
 def test_a_run_walks_the_stages_that_it_has(tmp_path: Path) -> None:
     names, made = walked(tmp_path)
-    absent = (StageName.FILTER_PROMPTS, StageName.TRAIN_SFT, StageName.TRAIN_DPO)
+    absent = (StageName.FILTER_PROMPTS, StageName.FILTER_DEMONSTRATIONS, StageName.TRAIN_SFT, StageName.TRAIN_DPO)
     assert names == [stage for stage in BETWEEN_CHECK_AND_REPORT if stage not in absent]
     assert made["prompts"] == StageName.FILTER_DATASET
     assert made["start_model"] == StageName.BUILD_BASE_MODEL
@@ -72,6 +73,22 @@ def test_a_prompt_set_gives_the_prompts_of_the_policy(tmp_path: Path) -> None:
     names, made = walked(tmp_path, prompts=DatasetSource(train="prompts.jsonl"))
     assert names[:2] == [StageName.FILTER_DATASET, StageName.FILTER_PROMPTS]
     assert (made["pairs"], made["prompts"]) == (StageName.FILTER_DATASET, StageName.FILTER_PROMPTS)
+
+
+def test_fine_tuning_learns_demonstrations_where_there_are_any_and_these_know_what_judges(tmp_path: Path) -> None:
+    source, sft = DatasetSource(train="talks.jsonl"), TrainSftConfig()
+    run = run_config("one", output_dir=tmp_path, store_dir=tmp_path / "store")
+    run = run.model_copy(update={"train_sft": sft})
+    reads = {stage.name: stage.read_in(run) for stage in STAGES}
+    assert reads[StageName.TRAIN_SFT] == ("pairs", "start_model")
+    run = run.model_copy(update={"demonstrations": source, "prompts": DatasetSource(train="prompts.jsonl")})
+    reads = {stage.name: stage.read_in(run) for stage in STAGES}
+    assert reads[StageName.FILTER_DEMONSTRATIONS] == ("checked", "pairs", "prompts")
+    assert reads[StageName.BUILD_BASE_MODEL] == ("pairs", "demonstrations")
+    assert reads[StageName.TRAIN_SFT] == ("demonstrations", "start_model")
+    names, made = walked(tmp_path, demonstrations=source, train_sft=sft, dataset=None)
+    assert names[:3] == [StageName.FILTER_DEMONSTRATIONS, StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT]
+    assert "pairs" not in made
 
 
 def test_a_run_without_preferences_reads_nothing_that_is_made_of_them(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.configs.suites import SuiteFile
 from tasks.config.sources import DatasetSource, whole_filter_config
 from tasks.pipeline.inputs import filter_dataset_inputs
 from tasks.sources.errors import SourceError

@@ -11,8 +11,7 @@ import pytest
 from fakes.hub_server import FakeHub
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.identity import SINGLE_BATCH
 from containers.contracts.names import StageName

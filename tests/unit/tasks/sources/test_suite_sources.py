@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.configs.suites import SuiteFile
+from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from tasks.sources.errors import SourceError
 from tasks.sources.pinned import BranchMayHaveMovedError
 from tasks.sources.suites import pinned_suite, probe_suite, resolve_suite

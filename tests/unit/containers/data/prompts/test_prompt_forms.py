@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from containers.data.formats.errors import UnknownSchemaError
-from containers.data.prompts.forms import form_of
+from containers.data.prompts.reading import PROMPTS
 from containers.data.prompts.rows import PromptRow
 from containers.data.rows import MalformedRowError
 
@@ -15,7 +15,7 @@ ASSISTANT = {"role": "assistant", "content": "8"}
 
 
 def read(row: dict[str, Any], *, keep: tuple[str, ...] = ()) -> PromptRow:
-    return form_of([row], file="a.jsonl").parse(row, keep=keep)
+    return PROMPTS.form_of([row], file="a.jsonl").row_of(row, keep=keep)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_each_answer_of_a_list_is_accepted_and_the_same_one_counts_once() -> Non
 def test_a_prompt_of_nemo_aligner_ends_where_the_assistant_begins() -> None:
     assert read({"text": f"User: {QUESTION}\n\nAssistant:"}).prompt == (USER,)
     assert (
-        read({"instruction": QUESTION, "input": "Both are whole."}).prompt[0]["content"].endswith("\n\nBoth are whole.")
+        read({"instruction": QUESTION, "input": "Both are whole."}).prompt[0]["content"].endswith("?\nBoth are whole.")
     )
 
 
@@ -78,7 +78,7 @@ def test_a_long_solution_without_a_marked_answer_is_no_answer() -> None:
         ({"problem": 3}, "prompt_not_text_or_turns"),
         ({"messages": [ASSISTANT]}, "empty_prompt"),
         ({"conversations": [{"from": "tool", "value": "x"}]}, "unknown_role"),
-        ({"conversations": ["x"]}, "prompt_not_text_or_turns"),
+        ({"conversations": ["x"]}, "conversations_not_turns"),
         ({"problem": QUESTION, "language": 3}, "language_not_text"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -103,4 +103,4 @@ def test_the_answer_is_part_of_the_row_and_not_of_the_prompt() -> None:
 
 def test_columns_that_hold_no_prompt_are_named() -> None:
     with pytest.raises(UnknownSchemaError, match=r"Columns found: frage, antwort\. Wanted one of: .*`question`"):
-        form_of([{"frage": QUESTION, "antwort": "8"}], file="a.jsonl")
+        PROMPTS.form_of([{"frage": QUESTION, "antwort": "8"}], file="a.jsonl")

@@ -1,0 +1,1 @@
+"""Demonstrations: rows with a conversation whose answers a model is fine-tuned to write."""
