@@ -10,6 +10,7 @@ import math
 from containers.contracts.identity import config_profile
 from containers.contracts.names import StageName
 from tasks.config.run import RunConfig
+from tasks.config.sources import DatasetSource
 
 DEBUG_TAG = "debug"
 _SUFFIX = "-debug"
@@ -68,10 +69,13 @@ def _own_place(config: RunConfig) -> dict[str, object]:
 
 def _one_file(config: RunConfig) -> dict[str, object]:
     """A validation file would be used whole."""
-    if config.dataset is None:
-        return {}
-    subset = {} if config.dataset.split else {"dataset.subset": None}
-    return {"dataset.validation": None, "dataset.validation_split": None, **subset}
+    settings: dict[str, object] = {}
+    for section in ("dataset", "prompts", "demonstrations"):
+        source: DatasetSource | None = getattr(config, section)
+        if source is not None:
+            settings |= {f"{section}.validation": None, f"{section}.validation_split": None}
+            settings |= {} if source.split else {f"{section}.subset": None}
+    return settings
 
 
 def _few_rows(config: RunConfig) -> dict[str, object]:
@@ -87,25 +91,25 @@ def _few_rows(config: RunConfig) -> dict[str, object]:
         settings["filter_dataset.policy_eval_prompt_fraction"] = 0.5
     if config.prompts is not None:
         settings["filter_prompts.max_rows"] = _MAX_ROWS
-        settings["prompts.validation"] = None
         settings["filter_prompts.evaluation_fraction"] = 0.5
     if config.demonstrations is not None:
         settings["filter_demonstrations.max_rows"] = _MAX_ROWS
-        settings["demonstrations.validation"] = None
         settings["filter_demonstrations.validation_fraction"] = 0.2
     return settings
 
 
 def _short_trainings(config: RunConfig) -> dict[str, object]:
     ranks = config.gpu_profile.num_processes
-    writing_ranks = config_profile(config.gpu_profile, config.train_policy).num_processes
-    settings: dict[str, object] = {
-        "train_policy.num_iterations": 1,
-        "train_policy.num_generations": _NUM_GENERATIONS,
-        "train_policy.global_batch_size": math.lcm(writing_ranks, _NUM_GENERATIONS),
-        "train_policy.max_completion_length": _short(config.train_policy.max_completion_length),
-        "train_policy.schedule": {"max_steps": _NUM_STEPS, "save_steps": _NUM_STEPS},
-    }
+    settings: dict[str, object] = {}
+    if config.has_policy:
+        writing_ranks = config_profile(config.gpu_profile, config.train_policy).num_processes
+        settings = {
+            "train_policy.num_iterations": 1,
+            "train_policy.num_generations": _NUM_GENERATIONS,
+            "train_policy.global_batch_size": math.lcm(writing_ranks, _NUM_GENERATIONS),
+            "train_policy.max_completion_length": _short(config.train_policy.max_completion_length),
+            "train_policy.schedule": {"max_steps": _NUM_STEPS, "save_steps": _NUM_STEPS},
+        }
     for section in (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_DPO):
         if config.takes_part(section):
             settings[f"{section}.global_batch_size"] = ranks
@@ -114,18 +118,21 @@ def _short_trainings(config: RunConfig) -> dict[str, object]:
 
 
 def _short_evaluations(config: RunConfig) -> dict[str, object]:
-    of_reward_model = {"suites": [], "num_bootstrap": 100, "num_edited_pairs": _NUM_PROMPTS}
-    return {
-        **(
-            {f"evaluate_reward_model.{key}": value for key, value in of_reward_model.items()}
-            if config.has_reward_model
-            else {}
-        ),
-        "evaluate_policy.max_prompts": _NUM_PROMPTS,
-        "evaluate_policy.completions_per_prompt": 1,
-        # At least as many as the policy was trained to write.
-        "evaluate_policy.max_completion_length": _short(config.train_policy.max_completion_length),
-    }
+    settings: dict[str, object] = {}
+    if config.has_reward_model:
+        settings |= {
+            "evaluate_reward_model.suites": [],
+            "evaluate_reward_model.num_bootstrap": 100,
+            "evaluate_reward_model.num_edited_pairs": _NUM_PROMPTS,
+        }
+    if config.has_policy:
+        settings |= {
+            "evaluate_policy.max_prompts": _NUM_PROMPTS,
+            "evaluate_policy.completions_per_prompt": 1,
+            # At least as many as the policy was trained to write.
+            "evaluate_policy.max_completion_length": _short(config.train_policy.max_completion_length),
+        }
+    return settings
 
 
 def _short(num_tokens: int) -> int:

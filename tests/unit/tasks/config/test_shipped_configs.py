@@ -40,7 +40,9 @@ def test_a_run_on_real_data_names_files_that_exist(
     monkeypatch.chdir(project_beside_data)
     loaded = load_run_config(run)
     config = loaded.config
-    named = [config.dataset.train, config.dataset.validation, config.tokenizer_file]
+    named = [config.tokenizer_file]
+    for source in config.sources:
+        named += [source.train, *([source.validation] if source.validation else [])]
     named += [suite.path for suite in config.evaluate_reward_model.suites]
     for path in named:
         assert path is not None
