@@ -14,7 +14,7 @@ from containers.algorithms.policy_step import StepBatch
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import write_atomically
 from containers.distributed.ranks import is_first_rank, of_all_ranks
-from containers.harness.errors import StageError
+from containers.harness.errors import NoSignalError
 from containers.losses.advantages import has_spread
 from containers.packing.logps import causal_of
 from containers.rewards.base import Answered
@@ -119,7 +119,7 @@ class PolicyRollouts:
 
         Raises:
             DivergedError: nothing can be sampled from the policy's logits, or a score is not finite.
-            StageError: many rounds for one step, or many steps, give no prompt whose completions differ in reward.
+            NoSignalError: many rounds for one step, or many steps, give no prompt whose completions differ in reward.
         """
         siblings = self.config.num_generations
         drawn = self._drawn(policy)
@@ -151,7 +151,7 @@ class PolicyRollouts:
                 break
             drawn = self._drawn(policy)
         if not kept.rows:
-            raise StageError(self._not_filled(wanted // siblings))
+            raise NoSignalError(self._not_filled(wanted // siblings))
         rest = drawn.of_prompts(~tells, siblings)
         return kept.and_those_of(rest, at_most=wanted, num_generations=siblings), rounds
 
@@ -230,7 +230,7 @@ class PolicyRollouts:
             return
         most = self.reward.unscorable.most_common(1)
         why = f" Completions without a value: {most[0][1]:,} because `{most[0][0]}`." if most else ""
-        raise StageError(
+        raise NoSignalError(
             f"in {self.steps_without_signal} steps in a row (train_policy.max_steps_without_signal), all completions "
             f"of each prompt had the same reward, so they taught the policy nothing.{why} The prompts are too hard or "
             "too easy for this policy, or the rewards cannot tell its completions apart. Use other prompts, more "

@@ -34,6 +34,7 @@ class FailureKind(StrEnum):
     DISK_FULL = "disk_full"
     NCCL_TIMEOUT = "nccl_timeout"
     DIVERGED = "diverged"
+    NO_SIGNAL = "no_signal"
     TIMED_OUT = "timed_out"
     STALLED = "stalled"
     CONTAINER_LOST = "container_lost"
@@ -61,6 +62,7 @@ _CHANGE_BEFORE_RETRY = {
     FailureKind.DISK_FULL: "free space in the output folder, or a smaller save_total_limit",
     FailureKind.NCCL_TIMEOUT: "nothing at first; if it comes again, nccl.p2p_disable, then fewer GPUs",
     FailureKind.DIVERGED: "a lower learning rate, or the data of the step named",
+    FailureKind.NO_SIGNAL: "the prompts, the rewards or the start model, as the message says",
     FailureKind.TIMED_OUT: "a longer timeout_s, or less work",
     FailureKind.STALLED: "nothing at first; if it comes again, look at where it hangs: its stacks end the log. A "
     "longer runtime.silence_limit_s where it only takes long",

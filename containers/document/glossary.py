@@ -19,6 +19,8 @@ GLOSSARY = {
     "log probabilities, in nats. 0 is no difference.",
     "reference": "The model from which policy training started, unchanged.",
     "entropy": "How undecided the policy is at each token, in nats. A fall to zero means it always writes the same.",
+    "held-out loss": "Mean over the tokens of held-out answers of −log of the probability that the model gives them, "
+    "in nats. Lower is better.",
     "calibration": "Whether pairs predicted to be right with 80 % are right in 80 % of cases.",
     "calibration error": "Expected calibration error, without what chance adds: mean gap of predicted and observed "
     "share over bins of at least 20 prompts, weighted by pairs. Its interval is over prompts; from 0 on, the model may "

@@ -38,3 +38,9 @@ class DivergedError(StageError):
     """A number that training depends on is not finite; the message names step and number."""
 
     kind = FailureKind.DIVERGED
+
+
+class NoSignalError(StageError):
+    """The rewards tell nothing about what the policy writes, so training would teach it nothing."""
+
+    kind = FailureKind.NO_SIGNAL

@@ -204,8 +204,9 @@ def _breakdowns(funnel: Funnel) -> list[Section]:
     kinds = {
         "Domain": [(step.reason, step.dropped_by_domain) for step in funnel.steps],
         "Language": [(step.reason, step.dropped_by_language) for step in funnel.steps],
-        "Strength": [(step.reason, step.dropped_by_strength) for step in funnel.steps],
     }
+    if funnel.kind == "pairs":
+        kinds["Strength"] = [(step.reason, step.dropped_by_strength) for step in funnel.steps]
     if len(funnel.read_by_source) > 1:
         kinds["Source"] = [(step.reason, step.dropped_by_source) for step in funnel.steps]
     return [section for title, steps in kinds.items() if (section := _breakdown(title, steps))]

@@ -53,6 +53,7 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
         *decision_cards(inputs),
         *(of_reward_model if is_part(inputs, judged) else ()),
         *(of_policy if is_part(inputs, trained) and not is_about_reward_model_only else ()),
+        *_fine_tuning_card(inputs),
         *_data_cards(inputs),
         _duration_card(inputs),
     )
@@ -109,6 +110,16 @@ def _card(label: str, term: str, metric: Metric | None, *, noun: str, absent: st
         detail=f"n = {sample_size(metric, noun)}" if metric.count is not None else "",
         origin=metric.origin,
     )
+
+
+def _fine_tuning_card(inputs: ReportInputs) -> tuple[Card, ...]:
+    """The held-out loss of fine-tuning, in a run that judges nothing else."""
+    record = inputs.stage(StageName.TRAIN_SFT)
+    if record is None or any(is_part(inputs, stage) for stage in GATE_STAGES):
+        return ()
+    loss = next((metric for metric in record.metrics if metric.name == "validation_loss"), None)
+    absent = absence(inputs, StageName.TRAIN_SFT)
+    return (_card("Held-out loss of a token", "held-out loss", loss, noun="completions", absent=absent),)
 
 
 def _data_cards(inputs: ReportInputs) -> tuple[Card, ...]:

@@ -56,7 +56,7 @@ class Direct(Maker):
     """Makes each stage by the function of its task, without Prefect; its gates are judged, and close nothing."""
 
     def made(self, stage: Stage, made: Made) -> object:
-        return TASKS[stage.name].fn(self._run, **{role: made[role] for role in stage.reads})
+        return TASKS[stage.name].fn(self._run, **{role: made[role] for role in stage.read_in(self._run.config)})
 
 
 def drive(run: PipelineRun, config: RunConfig, last: StageName) -> None:

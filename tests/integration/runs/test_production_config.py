@@ -44,7 +44,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
 CONFIG = "configs/runs/helpsteer3-qwen3-8b.yaml"
 MODEL, DATASET = "Qwen/Qwen3-8B", "nvidia/HelpSteer3"
-NOT_IN_IT = (StageName.FILTER_PROMPTS, StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
+NOT_IN_IT = (
+    StageName.FILTER_PROMPTS,
+    StageName.FILTER_DEMONSTRATIONS,
+    StageName.BUILD_BASE_MODEL,
+    StageName.TRAIN_SFT,
+    StageName.TRAIN_DPO,
+)
 STAGES = [stage for stage in StageName if stage not in NOT_IN_IT]
 # `--set KEY=VALUE`, and why the production value cannot stand here.
 OVERRIDES = {

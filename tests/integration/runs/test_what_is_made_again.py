@@ -15,8 +15,14 @@ from containers.contracts.names import StageName
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
-# Its prompts are those of the pairs, so no stage filters a set of them; train_policy trains it, not train_dpo.
-NOT_MADE = (StageName.CHECK_SYSTEM, StageName.FILTER_PROMPTS, StageName.TRAIN_DPO, StageName.WRITE_REPORT)
+# Prompts and completions to learn are those of the pairs; train_policy trains the policy, not train_dpo.
+NOT_MADE = (
+    StageName.CHECK_SYSTEM,
+    StageName.FILTER_PROMPTS,
+    StageName.FILTER_DEMONSTRATIONS,
+    StageName.TRAIN_DPO,
+    StageName.WRITE_REPORT,
+)
 MADE = [stage.value for stage in StageName if stage not in NOT_MADE]
 # No daemon answers, whatever this machine has, and rich does not wrap.
 ENVIRONMENT = {"DOCKER_HOST": "unix:///nonexistent.sock", "COLUMNS": "400"}

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.names import CERTIFICATE_FILE, FUNNEL_FILE, POLICY_EVALUATION_FILE, StageName
+from containers.contracts.outcome import Metric
 from containers.contracts.records import CheckFinding, GateRule, PolicyEvaluation
 from containers.document.model import Banner, Card
 from containers.report.inputs import load_report_inputs
+from containers.report.run_page import run_page
 from containers.report.verdict import headline_cards, run_verdict
 from tests.unit.factories.report.certificate_records import reward_model_certificate
 from tests.unit.factories.report.report_factory import MadeRun, make_run, that_ends_with, with_stages
@@ -179,3 +181,22 @@ def test_the_time_spent_is_that_of_stages_that_ran_and_each_is_counted_by_its_st
     pipeline = made.pipeline.model_copy(update={"stages": tuple(changed)})
     *_, card = headline_cards(load_report_inputs(made.context(pipeline=pipeline)))
     assert (card.value, card.interval) == ("12 s", f"1 run, {len(records) - 2} reused")
+
+
+def test_a_run_that_only_fine_tunes_shows_its_loss_and_misses_no_gate(made: MadeRun) -> None:
+    parts = (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
+    loss = Metric(name="validation_loss", value=1.25, unit="nats", count=12)
+    records = tuple(
+        record.model_copy(update={"metrics": (loss,)}) for record in made.pipeline.stages if record.stage in parts
+    )
+    changes: dict[str, object] = {"stages": records, "gates": ()}
+    found = banner(made, **changes)
+    assert (found.tone, found.headline) == ("plain", "Every stage ran.")
+    shown = cards(made, **changes)
+    assert list(shown) == ["Held-out loss of a token", "Time spent in stages"]
+    assert shown["Held-out loss of a token"].value == "1.25 nats"
+    context = made.context(pipeline=made.pipeline.model_copy(update=changes))
+    page = run_page(load_report_inputs(context), title="T", num_samples=1)
+    titles = [section.title for section in page.sections]
+    assert "Supervised fine-tuning" in titles
+    assert not {"Gates", "Reward model", "Policy"} & set(titles)

@@ -14,7 +14,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import REWARD_TRIAL_FILE, StageName
 from containers.harness.context import StageContext
-from containers.harness.errors import BadDataError, StageError
+from containers.harness.errors import BadDataError, NoSignalError
 from containers.stages import train_policy
 from tests.unit.factories.prompt_factory import write_prompts
 from tests.unit.factories.spec_factory import make_context
@@ -115,7 +115,7 @@ def test_prompts_without_answers_are_named_before_anything_is_compared(tmp_path:
 def test_a_training_in_which_nothing_differs_ends_and_says_so_with_the_reason(tmp_path: Path) -> None:
     broken = {**OUTCOME, "code": "def score(**_): raise OSError('no such host')"}
     settings = {"rewards": (broken,), "reward_trial": {"num_prompts": 0}, "max_steps_without_signal": 3}
-    with pytest.raises(StageError) as error:
+    with pytest.raises(NoSignalError) as error:
         train_policy.run(context_of(tmp_path / "run", **settings))
     told = str(error.value)
     assert told.startswith("Step 3: in 3 steps in a row (train_policy.max_steps_without_signal)")

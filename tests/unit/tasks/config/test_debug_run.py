@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.names import StageName
 from tasks.config.debug import debug_notice, debug_settings, is_debug
 from tasks.config.loading import LoadedConfig, load_run_config
 from tasks.plan.run_plan import plan_run
