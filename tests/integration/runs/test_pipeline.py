@@ -13,6 +13,7 @@ import yaml
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from containers.contracts.names import MERGED_FOLDER, StageName
+from containers.data.reader import read_rows
 from flows.demo.rows import write_demo_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
@@ -63,11 +64,6 @@ class Run:
         return self.output / "artifacts" / stage
 
 
-def better(row: dict[str, str]) -> str:
-    """The response of a row in HelpSteer3's schema that people preferred."""
-    return row["response1"] if int(row["overall_preference"]) < 0 else row["response2"]
-
-
 def _merge(base: dict, changes: dict) -> dict:  # type: ignore[type-arg]
     merged = dict(base)
     for key, value in changes.items():
@@ -82,8 +78,9 @@ def _prepare(folder: Path, project: Path, *, flip_labels: bool = False) -> None:
     (folder / "configs/runs/short.yaml").write_text(yaml.safe_dump(_merge(config, SHORT)))
     data = folder / "outputs/demo/data"
     write_demo_data(data, flip_labels=flip_labels)
-    rows = [json.loads(line) for line in (data / "train.jsonl").read_text(encoding="utf-8").splitlines()]
-    talks = [[*row["context"], {"role": "assistant", "content": better(row)}] for row in rows]
+    # The demo's rows have flaws of every kind on purpose.
+    rows = [found.row for found in read_rows(data / "train.jsonl") if found.row is not None and not found.row.is_tie]
+    talks = [[*row.prompt, {"role": "assistant", "content": row.pair.chosen}] for row in rows]
     lines = [json.dumps({"messages": turns}) + "\n" for turns in talks]
     (data / "demonstrations.jsonl").write_text("".join(lines), encoding="utf-8")
 
