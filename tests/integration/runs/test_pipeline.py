@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
 # Enough steps to tell right from wrong, too few to be good: the gates ask for less than the demo's.
 SHORT = {
-    "train_sft": {"schedule": {"max_steps": 75, "eval_steps": 25}},
+    "train_sft": {"completions": "chosen", "schedule": {"max_steps": 75, "eval_steps": 25}},
     "train_reward_model": {"schedule": {"max_steps": 120, "eval_steps": 40}},
     "evaluate_reward_model": {
         "suites": [
