@@ -8,12 +8,13 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 
-CompletionConfig: TypeAlias = TrainPolicyConfig | TrainSftConfig | TrainDpoConfig
+CompletionConfig: TypeAlias = TrainPolicyConfig | TrainSftConfig | ComputeReferenceConfig | TrainDpoConfig
 _PLAIN_LAYERS = {"full_attention", "sliding_attention"}
 
 

@@ -11,6 +11,7 @@ from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.spec import StageInput
 from tasks.build_base_model import build_base_model
 from tasks.check_system import check_system
+from tasks.compute_reference import compute_reference
 from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
 from tasks.evaluate_policy import evaluate_policy
@@ -101,6 +102,7 @@ TASKS: Mapping[StageName, StageTask[Any, Any]] = {
     StageName.TRAIN_SFT: train_sft,
     StageName.TRAIN_REWARD_MODEL: train_reward_model,
     StageName.EVALUATE_REWARD_MODEL: evaluate_reward_model,
+    StageName.COMPUTE_REFERENCE: compute_reference,
     StageName.TRAIN_DPO: train_dpo,
     StageName.TRAIN_POLICY: train_policy,
     StageName.EVALUATE_POLICY: evaluate_policy,

@@ -9,8 +9,18 @@ from tasks.stage_task import StageTask
 
 
 @StageTask
-def train_dpo(run: PipelineRun, *, pairs: ArtifactRef, start_model: ArtifactRef | StageInput) -> ArtifactRef:
-    """Train the policy; the artifact has it merged and, with LoRA, as adapter."""
-    artifact = make(run, StageName.TRAIN_DPO, pairs=pairs, start_model=start_model)
+def train_dpo(
+    run: PipelineRun,
+    *,
+    pairs: ArtifactRef,
+    start_model: ArtifactRef | StageInput,
+    reference: ArtifactRef | None = None,
+) -> ArtifactRef:
+    """Train the policy; the artifact has it merged and, with LoRA, as adapter.
+
+    Args:
+        reference: log-probabilities of the pairs under the start model; None for a loss without a reference.
+    """
+    artifact = make(run, StageName.TRAIN_DPO, pairs=pairs, start_model=start_model, reference=reference)
     show_training(run, artifact)
     return artifact

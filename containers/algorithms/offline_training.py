@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
@@ -16,14 +15,15 @@ from containers.algorithms.offline_trainer import OfflineTrainer
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.data.pairs import Row
-from containers.distributed.devices import compute_device, compute_dtype
-from containers.models.loading import apply_lora, load_causal_model, require_own_tokenizer
+from containers.distributed.devices import compute_device
+from containers.models.loading import apply_lora
 from containers.packing.kernel import try_kernels
 from containers.packing.logps import Cut, add_logps, causal_of
 from containers.training.arguments import common_arguments
 from containers.training.program import PairTraining, save_causal_model
 from containers.training.records import Prepared
 from containers.training.sharding import divides_model, ready_to_divide
+from containers.training.start_model import load_start_model
 
 OfflineConfigT = TypeVar("OfflineConfigT", TrainSftConfig, TrainDpoConfig)
 
@@ -88,11 +88,7 @@ class OfflineTraining(PairTraining[OfflineConfigT]):
         context, config = self.context, self.config
         # Adapters begin with random weights, the same ones on each rank.
         set_seed(context.spec.seed)
-        # Whole models train in float32 under autocast; with adapters, the frozen weights may be bfloat16.
-        dtype = compute_dtype(context.spec.profile) if config.lora else torch.float32
-        start, device = context.input_path("start_model"), compute_device(context.spec.profile)
-        model = load_causal_model(start, dtype=dtype, device=device, note=context.recorder.note)
-        require_own_tokenizer(model, self.tokenizer, folder=start)
+        model = load_start_model(context, self.tokenizer, whole=config.lora is None)
         return apply_lora(model, config.lora, task_type="CAUSAL_LM")
 
     def _step(self, accelerator: Any, *, cut: Cut, aux_weight: float) -> OfflineStep:

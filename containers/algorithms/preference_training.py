@@ -1,7 +1,6 @@
 """The training of a policy on pairs by any loss of the DPO family: its examples, its trainer, and what it leaves."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from peft import PeftModel
 from transformers import PreTrainedModel
@@ -10,17 +9,18 @@ from trl.trainer.utils import disable_dropout_in_model
 from containers.algorithms.offline_step import Example
 from containers.algorithms.offline_trainer import OfflineTrainer
 from containers.algorithms.offline_training import OfflineTraining
+from containers.algorithms.pair_examples import PAIR_FIELDS, examples_of_pairs, tokenised_pairs
 from containers.algorithms.preference_objective import Preference
-from containers.algorithms.reference_logps import reference_of
+from containers.algorithms.reference_logps import read_reference, reference_key, with_reference
 from containers.contracts.configs.preference_losses import contradictions
 from containers.contracts.configs.train_dpo import TrainDpoConfig
+from containers.contracts.names import REFERENCE_FILE
 from containers.contracts.outcome import Metric
 from containers.data.pairs import Row
 from containers.distributed.devices import compute_dtype
-from containers.harness.errors import BadConfigError, BadDataError
+from containers.harness.errors import BadConfigError
 from containers.models.template_losses import TemplateLosses
 from containers.packing.logps import Cut
-from containers.training.completion_tokens import tokenised_completions
 from containers.training.records import Prepared, peak_memory_bytes
 
 
@@ -28,7 +28,7 @@ class PreferenceTraining(OfflineTraining[TrainDpoConfig]):
     """Training of a policy on pairs, so that chosen completions become likelier than rejected ones."""
 
     config_type = TrainDpoConfig
-    token_fields, unit = ("chosen_ids", "rejected_ids"), "pairs"
+    token_fields, unit = PAIR_FIELDS, "pairs"
 
     @property
     def algorithm(self) -> str:
@@ -47,21 +47,7 @@ class PreferenceTraining(OfflineTraining[TrainDpoConfig]):
 
     def tokenised(self, rows: Sequence[Row], *, losses: TemplateLosses) -> list[list[Row]]:
         """Return the tokens of both conversations of each pair, and of how many their prompt is."""
-        found = iter(
-            tokenised_completions(
-                self.tokenizer,
-                [(row["prompt"], row[side]) for row in rows for side in ("chosen", "rejected")],
-                setting=f"{self.config.stage}.chat_template",
-                losses=losses,
-            )
-        )
-        made = []
-        for _ in rows:
-            chosen, rejected = next(found), next(found)
-            start = chosen["completion_mask"].count(0)
-            pair = {"chosen_ids": chosen["input_ids"], "rejected_ids": rejected["input_ids"], "prompt_tokens": [start]}
-            made.append([pair])
-        return made
+        return tokenised_pairs(self.tokenizer, rows, losses=losses)
 
     @property
     def objective(self) -> Preference:
@@ -70,18 +56,23 @@ class PreferenceTraining(OfflineTraining[TrainDpoConfig]):
 
     def examples_of(self, rows: Sequence[Row]) -> list[Example]:
         """Return an example for each pair; for kto with completions to another prompt."""
-        made = pair_examples(rows)
-        return with_mismatched(made, max_length=self.config.max_length) if self.config.loss == "kto" else made
+        return examples_of_pairs(rows, mismatched=self.config.loss == "kto", max_length=self.config.max_length)
 
     def finished(
         self, splits: list[list[Example]], *, model: PreTrainedModel | PeftModel, cut: Cut
     ) -> list[list[Example]]:
-        """Switch dropout off, and return the pairs with their reference, if the loss has one."""
+        """Switch dropout off, and return the pairs with what compute_reference found, if the loss has a reference.
+
+        Raises:
+            MissingPrerequisiteError: the file is damaged, or of other pairs, tokens or another model.
+        """
         disable_dropout_in_model(model)
         if not self.config.method.has_reference:
             return splits
-        dtype = compute_dtype(self.context.spec.profile)
-        return reference_of(self.context, splits, model=model, cut=cut, dtype=dtype)
+        dtype, is_whole = compute_dtype(self.context.spec.profile), self.config.lora is None
+        key = reference_key(self.context, splits, dtype=dtype, whole_model=is_whole)
+        values = read_reference(self.context.input_path("reference") / REFERENCE_FILE, key=key, num_splits=len(splits))
+        return [with_reference(split, own) for split, own in zip(splits, values, strict=True)]
 
     def metrics(self, trainer: OfflineTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
         """Return loss and accuracy on the validation pairs at the best step, and the numbers of pairs left out."""
@@ -94,39 +85,3 @@ class PreferenceTraining(OfflineTraining[TrainDpoConfig]):
             *self.shared_metrics(trainer, parameters),
             Metric(name="peak_memory", value=peak_memory_bytes(), unit="bytes"),
         )
-
-
-def pair_examples(rows: Sequence[Row]) -> list[Example]:
-    """Return an example for each tokenised pair."""
-    made = []
-    for row in rows:
-        (start,) = row["prompt_tokens"]
-        made.append(Example(row["chosen_ids"][:start], (row["chosen_ids"][start:], row["rejected_ids"][start:])))
-    return made
-
-
-def with_mismatched(examples: Sequence[Example], *, max_length: int) -> list[Example]:
-    """Return the examples, each with the completions of the next example that has another prompt.
-
-    KTO estimates its KL by them, since they come from no policy that saw the prompt. The paper takes them from the same
-    batch; the next example of the data does not depend on how batches are cut, and its reference is known before.
-
-    Args:
-        max_length: a longer conversation is cut at its end.
-
-    Raises:
-        BadDataError: all prompts are the same.
-    """
-    count = len(examples)
-    made = []
-    for place, example in enumerate(examples):
-        others = (examples[(place + step) % count] for step in range(1, count))
-        other = next((other for other in others if other.prompt != example.prompt), None)
-        if other is None:
-            raise BadDataError(
-                "All pairs have the same prompt, and kto compares completions to their own prompt with completions to "
-                "other ones. Use another train_dpo.loss, or data with several prompts."
-            )
-        room = max(max_length - len(example.prompt), 1)
-        made.append(replace(example, mismatched=tuple(ids[:room] for ids in other.completions)))
-    return made

@@ -1,20 +1,18 @@
-"""Log-probabilities of given completions under the reference, computed once, before training.
+"""Log-probabilities of given completions under the reference: computed once by compute_reference, read by train_dpo.
 
-They come from the same packs and kernel as the policy's. So before the first update, policy and reference agree to the
-last bits, and the loss of a pair is log 2 exactly where it should be. The reference is the policy as it is before
-training; it takes no memory afterwards. What was computed is kept beside the checkpoints for the next attempt.
+They come from packs and a kernel like the policy's. So before the first update, policy and reference agree to the last
+bits, and the loss of a pair is log 2 where it should be. The reference is the policy as it is before training; in
+training it takes no memory.
 """
 
 import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,14 +22,13 @@ from safetensors.numpy import save_file
 from transformers import PreTrainedModel
 
 from containers.algorithms.offline_step import Example
-from containers.distributed.ranks import any_rank, is_first_rank, spread_over_ranks
 from containers.harness.context import StageContext
+from containers.harness.errors import MissingPrerequisiteError
 from containers.harness.recorder import Recorder
 from containers.models.trial import evaluating
 from containers.packing.attention import packed
 from containers.packing.logps import CompletionPack, Cut, causal_of
 
-REFERENCE_FILE = "reference_logps.safetensors"
 _FORMAT = 1
 _PROGRESS_INTERVAL_S = 1.0
 
@@ -86,39 +83,13 @@ def with_reference(examples: Sequence[Example], values: Values) -> list[Example]
     ]
 
 
-def reference_of(
-    context: StageContext,
-    splits: Sequence[Sequence[Example]],
-    *,
-    model: PreTrainedModel | PeftModel,
-    cut: Cut,
-    dtype: torch.dtype,
-) -> list[list[Example]]:
-    """Return the splits with their reference: what an earlier attempt kept, or computed now, each rank its share.
-
-    All ranks must call it.
-    """
-    key = reference_key(context, splits, dtype=dtype)
-    path = context.checkpoints / REFERENCE_FILE
-    kept = _read(path, key=key, num_splits=len(splits))
-    if any_rank(kept is None):
-        work: Callable[[list[Example]], Values] = partial(
-            computed_reference, model, cut=cut, dtype=dtype, recorder=context.recorder
-        )
-        kept = [spread_over_ranks(split, work) for split in splits]
-        if is_first_rank():
-            _keep(path, kept, key=key)
-        what = "were computed with the model as it is before training"
-    else:
-        what = "are those that an earlier attempt computed"
-    context.recorder.note(f"Log-probabilities under the reference {what}.")
-    return [with_reference(split, values) for split, values in zip(splits, kept or [], strict=True)]
-
-
-def reference_key(context: StageContext, splits: Sequence[Sequence[Example]], *, dtype: torch.dtype) -> str:
+def reference_key(
+    context: StageContext, splits: Sequence[Sequence[Example]], *, dtype: torch.dtype, whole_model: bool
+) -> str:
     """Return 64 hexadecimal digits over all that decides the values: the start model, the tokens and the precision."""
     digest = hashlib.sha256()
-    head = {"format": _FORMAT, "model": context.input("start_model").digest, "dtype": str(dtype)}
+    model = context.input("start_model").digest
+    head = {"format": _FORMAT, "model": model, "dtype": str(dtype), "whole_model": whole_model}
     digest.update(json.dumps(head, sort_keys=True).encode())
     for split in splits:
         for example in split:
@@ -128,25 +99,27 @@ def reference_key(context: StageContext, splits: Sequence[Sequence[Example]], *,
     return digest.hexdigest()
 
 
-def _keep(path: Path, splits: Sequence[Values], *, key: str) -> None:
+def write_reference(path: Path, splits: Sequence[Values], *, key: str) -> None:
+    """Write the values of each split, with their key."""
     arrays = {str(place): np.asarray(values, dtype=np.float64) for place, values in enumerate(splits)}
-    unfinished = path.with_name(f"{path.name}-unfinished")
-    save_file(arrays, unfinished, metadata={"key": key, "sha256": _checksum(arrays)})
-    unfinished.replace(path)
+    save_file(arrays, path, metadata={"key": key})
 
 
-def _read(path: Path, *, key: str, num_splits: int) -> list[Values] | None:
-    """Return what was kept under this key; None if there is nothing, or nothing that can be read."""
+def read_reference(path: Path, *, key: str, num_splits: int) -> list[Values]:
+    """Read what `write_reference` wrote.
+
+    Raises:
+        MissingPrerequisiteError: the file cannot be read, or has another key.
+    """
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {str(place): file.get_tensor(str(place)) for place in range(num_splits)}
-    except (OSError, SafetensorError):
-        return None
-    if (metadata.get("key"), metadata.get("sha256")) != (key, _checksum(arrays)):
-        return None
-    return [[tuple(row) for row in array.tolist()] for array in arrays.values()]
-
-
-def _checksum(arrays: dict[str, Any]) -> str:
-    return hashlib.sha256(b"".join(array.tobytes() for array in arrays.values())).hexdigest()
+            found = (file.metadata() or {}).get("key")
+            arrays = [file.get_tensor(str(place)) for place in range(num_splits)]
+    except (OSError, SafetensorError) as error:
+        raise MissingPrerequisiteError(f"{path} cannot be read: {error}. Run compute_reference again.") from error
+    if found != key:
+        raise MissingPrerequisiteError(
+            f"{path} has the log-probabilities of other pairs or tokens, or of another model or precision. Run "
+            "compute_reference again (`run.again_from`)."
+        )
+    return [[tuple(row) for row in array.tolist()] for array in arrays]

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.policy_algorithms import AlgorithmParts
 from containers.contracts.configs.rewards import PythonTerm
@@ -52,6 +53,9 @@ def stage_batch(config: StageConfig, profile: GpuProfile) -> BatchPlan:
     Raises:
         ScheduleError: the examples cannot be divided so.
     """
+    if isinstance(config, ComputeReferenceConfig):
+        # It has no steps; the default of the profile says how much a device computes at a time.
+        return plan_batch(None, config_profile(profile, config))
     if not isinstance(config, TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig | TrainPolicyConfig):
         return SINGLE_BATCH
     return plan_batch(config.global_batch_size, config_profile(profile, config), multiple_of=group_size(config))

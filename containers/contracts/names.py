@@ -16,6 +16,7 @@ class StageName(StrEnum):
     TRAIN_SFT = "train_sft"
     TRAIN_REWARD_MODEL = "train_reward_model"
     EVALUATE_REWARD_MODEL = "evaluate_reward_model"
+    COMPUTE_REFERENCE = "compute_reference"
     TRAIN_DPO = "train_dpo"
     TRAIN_POLICY = "train_policy"
     EVALUATE_POLICY = "evaluate_policy"
@@ -98,6 +99,8 @@ DESCRIBING_FILES = (
     CURVES_FILE,
 )
 CERTIFICATE_FILE = "certificate.json"
+# Log-probabilities of the pairs under the model from which train_dpo starts.
+REFERENCE_FILE = "reference_logps.safetensors"
 POLICY_EVALUATION_FILE = "policy_evaluation.json"
 COMPLETIONS_FILE = "completions.parquet"
 # The same while the training goes on, among its checkpoints.

@@ -47,6 +47,7 @@ STAGE_FACTS: Mapping[StageName, StageFacts] = {
     StageName.TRAIN_SFT: StageFacts(Devices.ALL_RANKS, is_optional=True, may_divide=True),
     StageName.TRAIN_REWARD_MODEL: StageFacts(Devices.ALL_RANKS, may_divide=True, trains="reward_model"),
     StageName.EVALUATE_REWARD_MODEL: StageFacts(Devices.ONE_GPU, judges="reward_model"),
+    StageName.COMPUTE_REFERENCE: StageFacts(Devices.ALL_RANKS, is_optional=True),
     StageName.TRAIN_DPO: StageFacts(Devices.ALL_RANKS, is_optional=True, may_divide=True, trains="policy"),
     StageName.TRAIN_POLICY: StageFacts(Devices.ALL_RANKS, trains="policy"),
     StageName.EVALUATE_POLICY: StageFacts(Devices.ONE_GPU, judges="policy"),

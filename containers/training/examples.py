@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -54,7 +55,7 @@ class TrainingExamples:
 
 def read_training_examples(
     context: StageContext,
-    config: TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig,
+    config: TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig | ComputeReferenceConfig,
     tokenizer: PreTrainedTokenizerBase,
     *,
     tokenised: Tokenised,
@@ -62,6 +63,7 @@ def read_training_examples(
     num_rows: int,
     unit: str,
     files: RowFiles = PAIR_FILES,
+    section: str = "",
 ) -> TrainingExamples:
     """Tokenise both splits of the stage's rows; leave out examples that are too long or have a token without a row.
 
@@ -75,6 +77,7 @@ def read_training_examples(
         num_rows: rows of the model's embedding.
         unit: name of the examples, in the plural.
         files: where the rows are.
+        section: of the run that has `max_length`; empty: the stage's own.
 
     Raises:
         BadDataError: no example of a split fits (with the lengths), or too many have a token without a row.
@@ -94,7 +97,7 @@ def read_training_examples(
                 token_fields=token_fields,
                 num_rows=num_rows,
                 name=f"{name} {unit}",
-                setting=f"{config.stage}.max_length",
+                setting=f"{section or config.stage}.max_length",
                 max_length=config.max_length,
             )
         split = found[file] if kept is None else kept.splits[file]

@@ -28,8 +28,7 @@ from containers.distributed.devices import compute_dtype
 from containers.distributed.ranks import is_first_rank, join_ranks, leave_ranks
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
-from containers.models.chat_template import peculiarities
-from containers.models.loading import load_tokenizer, num_embedding_rows, parameter_counts, save_adapter, save_merged
+from containers.models.loading import num_embedding_rows, parameter_counts, save_adapter, save_merged
 from containers.models.template_losses import TemplateLosses
 from containers.training.callbacks import RecorderCallback, SaveCallback, StopCallback
 from containers.training.checkpoints import CheckpointManifestCallback, checkpoint_step
@@ -37,6 +36,7 @@ from containers.training.examples import TrainingExamples, read_training_example
 from containers.training.loop import resume_point, train, verify_training
 from containers.training.records import Prepared, write_training_records
 from containers.training.sharding import DividedModelCallback, divides_model, whole_model
+from containers.training.start_model import load_start_tokenizer
 
 ConfigT = TypeVar("ConfigT", TrainSftConfig, TrainRewardModelConfig, TrainDpoConfig, TrainPolicyConfig)
 PairConfigT = TypeVar("PairConfigT", TrainSftConfig, TrainRewardModelConfig, TrainDpoConfig)
@@ -159,13 +159,8 @@ class PairTraining(Training[PairConfigT]):
         """Return the fields of each row's examples; `losses` counts what the chat template leaves out."""
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
-        """Load the start model's tokenizer, with the configured chat template; note what its own template adds."""
-        start, template = self.context.input("start_model"), self.config.chat_template
-        tokenizer = load_tokenizer(Path(start.path), origin=start.origin, chat_template=template)
-        if template is None:
-            for peculiarity in peculiarities(tokenizer, setting=f"{self.config.stage}.chat_template"):
-                self.context.recorder.note(f"Warning: {peculiarity}")
-        return tokenizer
+        """Load the start model's tokenizer, with the configured chat template."""
+        return load_start_tokenizer(self.context, chat_template=self.config.chat_template, section=self.config.stage)
 
     def read_examples(self) -> TrainingExamples:
         """Tokenise the rows; see `read_training_examples`."""

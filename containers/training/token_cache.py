@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerBase
 
+from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
@@ -85,7 +86,7 @@ class _UnusableFileError(Exception):
 
 def tokens_key(
     context: StageContext,
-    config: TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig,
+    config: TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig | ComputeReferenceConfig,
     tokenizer: PreTrainedTokenizerBase,
     files: RowFiles,
 ) -> str:

@@ -7,6 +7,7 @@ from pydantic import Field, create_model
 
 from containers.contracts.base import Frozen, Gibibytes, Seconds, Seed
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
+from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
@@ -168,6 +169,9 @@ class RunTree(Frozen):
     evaluate_reward_model: EvaluateRewardModelConfig = Field(
         EvaluateRewardModelConfig(), description="The reward model's certificate: suites, length bias, score parity"
     )
+    compute_reference: ComputeReferenceConfig = Field(
+        ComputeReferenceConfig(), description="The pairs under the model from which `train_dpo` starts"
+    )
     train_dpo: TrainDpoConfig | None = Field(
         None, description="The policy, trained on the pairs themselves in place of `train_policy`; null: left out"
     )
@@ -293,6 +297,8 @@ class RunTree(Frozen):
             return self.trains_reward_model
         if stage is StageName.TRAIN_DPO:
             return self.train_dpo is not None
+        if stage is StageName.COMPUTE_REFERENCE:
+            return self.train_dpo is not None and self.train_dpo.method.has_reference
         if stage is StageName.TRAIN_POLICY:
             return self.policy_on_rewards is not None
         if stage is StageName.EVALUATE_POLICY:
@@ -315,6 +321,8 @@ class RunTree(Frozen):
         if stage is StageName.FILTER_DEMONSTRATIONS and self.demonstrations is not None:
             suites = self.evaluate_reward_model.suites
             return whole_demonstration_config(self.filter_demonstrations, self.demonstrations, suites)
+        if stage is StageName.COMPUTE_REFERENCE and self.train_dpo is not None:
+            return self.compute_reference.for_training(self.train_dpo)
         if stage is StageName.TRAIN_POLICY:
             length = self.evaluate_policy.max_prompt_length
             return self.train_policy.model_copy(update={"evaluation_prompt_length": length})

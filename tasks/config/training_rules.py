@@ -79,6 +79,13 @@ def _algorithm_makes_sense(config: RunTree) -> Iterator[Mistake]:
             yield Mistake(f"train_dpo.{key}", text)
 
 
+def _reference_is_that_of_the_training(config: RunTree) -> Iterator[Mistake]:
+    own = config.compute_reference
+    for key in own.model_fields_set - {"stage", "pack_tokens"}:
+        if getattr(own, key) != type(own).model_fields[key].default:
+            yield Mistake(f"compute_reference.{key}", "is that of train_dpo. Set it there, and leave it out here.")
+
+
 def _rewards_make_sense(config: RunTree) -> Iterator[Mistake]:
     if config.policy_on_rewards is None:
         return
@@ -237,6 +244,7 @@ TRAINING_RULES: tuple[Rule, ...] = (
     *(partial(_happens_before_the_end, section=name, key="eval_steps", what="evaluate") for name in _EVALUATING),
     *(partial(_happens_before_the_end, section=name, key="save_steps", what="save") for name in _TRAININGS),
     _algorithm_makes_sense,
+    _reference_is_that_of_the_training,
     _rewards_make_sense,
     _reward_model_reads_no_thoughts,
     _saves_fall_on_generated_batches,

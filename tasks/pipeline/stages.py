@@ -53,6 +53,8 @@ class Stage:
     def read_in(self, run: RunConfig) -> tuple[str, ...]:
         """The roles that its task gets in this run: nothing that no stage of it makes."""
         absent: tuple[str, ...] = () if run.has_reward_model else _OF_THE_REWARD_MODEL
+        if self.name is StageName.TRAIN_DPO and not run.takes_part(StageName.COMPUTE_REFERENCE):
+            absent = ("reference",)
         if self.name in _OF_SEVERAL_SOURCES:
             absent = _unread_sources(run, self.name)
         return tuple(role for role in self.reads if role not in absent)
@@ -114,13 +116,14 @@ STAGES = (
         ("pairs", "reward_model"),
         lambda run, ask_hub: suite_inputs(run.evaluate_reward_model.suites, ask_hub=ask_hub),
     ),
-    Stage(StageName.TRAIN_DPO, "policy", ("pairs", "start_model")),
+    Stage(StageName.COMPUTE_REFERENCE, "reference", ("pairs", "start_model")),
+    Stage(StageName.TRAIN_DPO, "policy", ("pairs", "start_model", "reference")),
     Stage(StageName.TRAIN_POLICY, "policy", ("prompts", "start_model", "reward_model", "gate")),
     Stage(StageName.EVALUATE_POLICY, "verdict", ("prompts", "start_model", "reward_model", "policy")),
 )
 BY_NAME: Mapping[StageName, Stage] = {stage.name: stage for stage in STAGES}
 # The stages of a policy only.
-OF_THE_POLICY = tuple(STAGES[STAGES.index(BY_NAME[StageName.TRAIN_DPO]) :])
+OF_THE_POLICY = tuple(STAGES[STAGES.index(BY_NAME[StageName.COMPUTE_REFERENCE]) :])
 
 
 def required_config(run: RunConfig, stage: StageName) -> StageConfig:

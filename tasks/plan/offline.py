@@ -69,20 +69,29 @@ def completion_groups(
 
 
 def reference_work(
+    context: PlanContext, config: TrainDpoConfig, load: TrainingLoad, head: Head, pairs: Count | None
+) -> Work:
+    """Forwards under the reference, once for each pair, and for kto those of completions to other prompts."""
+    held_out = context.data.tune_pairs.value if context.data.tune_pairs else 0
+    each = 2 if config.loss == "kto" else 1
+    return _forwards(context, load, head, sequences=2 * each * ((pairs.value if pairs else 0) + held_out))
+
+
+def baseline_work(
     context: PlanContext,
     config: TrainDpoConfig,
     load: TrainingLoad,
     head: Head,
     schedule: ResolvedSchedule | None,
     batch: BatchPlan,
-    pairs: Count | None,
 ) -> Work:
-    """Forwards under the reference, once for each pair, and for kto those of completions to other prompts."""
-    held_out = context.data.tune_pairs.value if context.data.tune_pairs else 0
-    each = 2 if config.loss == "kto" else 1
-    sequences = 2 * each * ((pairs.value if pairs else 0) + held_out) if config.method.has_reference else 0
-    if config.loss == "kto" and schedule is not None:
-        sequences += 2 * batch.global_batch_size * schedule.num_steps
+    """Forwards by which kto finds its baseline in every step: of completions to other prompts."""
+    if config.loss != "kto" or schedule is None:
+        return Work()
+    return _forwards(context, load, head, sequences=2 * batch.global_batch_size * schedule.num_steps)
+
+
+def _forwards(context: PlanContext, load: TrainingLoad, head: Head, *, sequences: int) -> Work:
     ranks = context.profile.num_processes
     work = estimates.forward_work(load.shape, context.profile, tokens=sequences * load.mean_tokens, num_processes=ranks)
     return work + head.judging_work(tokens=sequences * load.judged_tokens)

@@ -30,7 +30,13 @@ from tasks.plan.scoring import (
     plan_filter_prompts,
     reference_troubles,
 )
-from tasks.plan.training import plan_train_dpo, plan_train_policy, plan_train_reward_model, plan_train_sft
+from tasks.plan.training import (
+    plan_compute_reference,
+    plan_train_dpo,
+    plan_train_policy,
+    plan_train_reward_model,
+    plan_train_sft,
+)
 from tasks.sources.resolve import absent_data
 
 _NO_ARTIFACTS: Mapping[StageName, Path] = {}
@@ -285,6 +291,7 @@ _PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {
     StageName.TRAIN_SFT: plan_train_sft,
     StageName.TRAIN_REWARD_MODEL: plan_train_reward_model,
     StageName.EVALUATE_REWARD_MODEL: plan_evaluate_reward_model,
+    StageName.COMPUTE_REFERENCE: plan_compute_reference,
     StageName.TRAIN_DPO: plan_train_dpo,
     StageName.TRAIN_POLICY: plan_train_policy,
     StageName.EVALUATE_POLICY: plan_evaluate_policy,

@@ -28,7 +28,7 @@ from tasks.plan.head import Head
 from tasks.plan.inputs.data import Count, Origin
 from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
 from tasks.plan.load import TrainingConfig, reward_model_load, why_padded
-from tasks.plan.offline import offline_head, offline_load, reference_work, why_completions_padded
+from tasks.plan.offline import baseline_work, offline_head, offline_load, reference_work, why_completions_padded
 from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
 from tasks.plan.vllm import vllm_mistakes, vllm_programs
 
@@ -55,7 +55,7 @@ def plan_train_sft(context: PlanContext) -> StagePlan:
 
 
 def plan_train_dpo(context: PlanContext) -> StagePlan:
-    """Plan of training on pairs; the reference judges every pair once, before the first step."""
+    """Plan of training on pairs."""
     config = context.config.train_dpo
     if config is None:
         return StagePlan(StageName.TRAIN_DPO, "left out")
@@ -66,9 +66,27 @@ def plan_train_dpo(context: PlanContext) -> StagePlan:
     head = offline_head(context, config, load, in_packs=not why)
     work = _training_work(context, load, batch, schedule, head=head, sequences_per_example=2, sequences_per_pair=2)
     if work is not None and load is not None and head is not None:
-        work += reference_work(context, config, load, head, schedule, batch, pairs)
+        work += baseline_work(context, config, load, head, schedule, batch)
     figures = (_forward_figure(load, why, packed="pairs"),)
     return _training_plan(context, config, batch, schedule, pairs, load, work=work, head=head, more_figures=figures)
+
+
+def plan_compute_reference(context: PlanContext) -> StagePlan:
+    """Plan of the log-probabilities under the reference: a forward of each pair."""
+    config, stage = context.config.train_dpo, StageName.COMPUTE_REFERENCE
+    if config is None:
+        return StagePlan(stage, "left out")
+    pairs = kept(context, context.data.train_pairs, StageName.TRAIN_DPO)
+    batch = plan_batch(None, context.profile)
+    load, why = offline_load(context, config, batch), why_completions_padded(context, config)
+    head = offline_head(context, config, load, in_packs=not why)
+    work = None if load is None or head is None else reference_work(context, config, load, head, pairs)
+    return dataclasses.replace(
+        context.plan_of(stage),
+        figures=(count_figure("training pairs", pairs, "pairs"), _forward_figure(load, why, packed="pairs")),
+        work=work_figure(work, missing=context.missing),
+        time=time_figure(context, stage, work, missing=context.missing),
+    )
 
 
 def plan_train_reward_model(context: PlanContext) -> StagePlan:

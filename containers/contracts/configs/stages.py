@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
+from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
@@ -24,6 +25,7 @@ StageConfig = Annotated[
     | TrainSftConfig
     | TrainRewardModelConfig
     | EvaluateRewardModelConfig
+    | ComputeReferenceConfig
     | TrainDpoConfig
     | TrainPolicyConfig
     | EvaluatePolicyConfig

@@ -45,7 +45,7 @@ SHORT = {
 }
 
 
-NOT_MADE = (StageName.CHECK_SYSTEM, StageName.TRAIN_DPO, StageName.WRITE_REPORT)
+NOT_MADE = (StageName.CHECK_SYSTEM, StageName.COMPUTE_REFERENCE, StageName.TRAIN_DPO, StageName.WRITE_REPORT)
 MADE = [stage for stage in StageName if stage not in NOT_MADE]
 
 

@@ -49,6 +49,7 @@ NOT_IN_IT = (
     StageName.FILTER_DEMONSTRATIONS,
     StageName.BUILD_BASE_MODEL,
     StageName.TRAIN_SFT,
+    StageName.COMPUTE_REFERENCE,
     StageName.TRAIN_DPO,
 )
 STAGES = [stage for stage in StageName if stage not in NOT_IN_IT]

@@ -20,6 +20,7 @@ NOT_MADE = (
     StageName.CHECK_SYSTEM,
     StageName.FILTER_PROMPTS,
     StageName.FILTER_DEMONSTRATIONS,
+    StageName.COMPUTE_REFERENCE,
     StageName.TRAIN_DPO,
     StageName.WRITE_REPORT,
 )

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.numpy import load_file as load_numpy
 from safetensors.torch import load_file
 
+from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.hardware import BatchPlan
-from containers.contracts.names import StageName
+from containers.contracts.names import REFERENCE_FILE, StageName
 from tests.unit.factories.spec_factory import CPU, colour_rows, make_spec, write_pairs
 from tests.unit.factories.tiny_policy import save_causal_model
 
@@ -35,19 +37,26 @@ CONFIGS = {
 }
 
 
-def trained(folder: Path, inputs: dict[str, Path], config: TrainDpoConfig, *, ranks: int, distribution: str) -> Path:
-    """The work folder of that training."""
-    name = f"{ranks}-{distribution}"
+def ran(
+    folder: Path,
+    inputs: dict[str, Path],
+    config: TrainDpoConfig | ComputeReferenceConfig,
+    *,
+    ranks: int,
+    distribution: str = "ddp",
+) -> Path:
+    """The work folder of the stage with that configuration."""
+    name = f"{config.stage}-{ranks}-{distribution}"
     batch = BatchPlan(
         global_batch_size=8, per_device_batch_size=2, num_processes=ranks, gradient_accumulation_steps=4 // ranks
     )
     profile = CPU.model_copy(update={"num_processes": ranks, "distribution": distribution})
     work = folder / name
     work.mkdir()
-    spec = make_spec(work, StageName.TRAIN_DPO, config, inputs, batch=batch, profile=profile)
+    spec = make_spec(work, StageName(config.stage), config, inputs, batch=batch, profile=profile)
     file = folder / f"{name}-spec.json"
     file.write_text(spec.model_dump_json())
-    ran = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-m", "containers.stages.entry", str(file)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
@@ -55,7 +64,7 @@ def trained(folder: Path, inputs: dict[str, Path], config: TrainDpoConfig, *, ra
         timeout=400,
         check=False,
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     return work
 
 
@@ -75,7 +84,12 @@ def test_ranks_train_the_policy_of_one_rank_whether_or_not_they_divide_the_model
         "start_model": save_causal_model(tmp_path / "start", scale=0.02, seed=3),
     }
     ways = [(1, "ddp"), (2, "ddp"), (2, "fsdp")]
-    works = [trained(tmp_path, inputs, CONFIGS[kind], ranks=ranks, distribution=how) for ranks, how in ways]
+    settings = ComputeReferenceConfig().for_training(CONFIGS[kind])
+    one, two = (ran(tmp_path, inputs, settings, ranks=ranks) / "output" for ranks in (1, 2))
+    alone, shared = (load_numpy(place / REFERENCE_FILE) for place in (one, two))
+    assert all(alone[split] == pytest.approx(shared[split], rel=1e-5) for split in ("0", "1"))
+    inputs["reference"] = two
+    works = [ran(tmp_path, inputs, CONFIGS[kind], ranks=ranks, distribution=how) for ranks, how in ways]
     whole, *others = [dict(load_file(work / "output" / "model" / "model.safetensors")) for work in works]
     for other in others:
         assert max(float((other[name] - whole[name]).abs().max()) for name in whole) < TOLERANCE

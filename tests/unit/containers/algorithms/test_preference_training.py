@@ -7,22 +7,27 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.numpy import load_file as load_numpy
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from containers.algorithms.offline_step import Example
-from containers.algorithms.preference_training import PreferenceTraining, with_mismatched
-from containers.algorithms.reference_logps import REFERENCE_FILE
+from containers.algorithms.pair_examples import with_mismatched
+from containers.algorithms.preference_training import PreferenceTraining
+from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES, contradictions
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
-from containers.contracts.names import StageName
+from containers.contracts.names import REFERENCE_FILE, StageName
 from containers.contracts.records import TrainingInfo
 from containers.harness.context import StageContext
-from containers.harness.errors import BadConfigError, BadDataError
+from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
+from containers.packing.logps import row_logps
+from containers.stages import compute_reference
 from containers.training.callbacks import RecorderCallback
 from containers.training.program import run_training
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
-from tests.unit.factories.tiny_policy import save_causal_model
+from tests.unit.factories.tiny_policy import CHATML, save_causal_model
 
 pytestmark = pytest.mark.stages
 
@@ -44,7 +49,18 @@ def context_of(folder: Path, *, rows: list[dict[str, Any]] | None = None, **chan
         "schedule": TrainingSchedule(max_steps=8, eval_steps=4),
         **changes,
     }
-    return make_context(folder, StageName.TRAIN_DPO, TrainDpoConfig(**fields), inputs)
+    config = TrainDpoConfig(**fields)
+    if config.method.has_reference:
+        inputs["reference"] = reference_of(folder, config, inputs)
+    return make_context(folder, StageName.TRAIN_DPO, config, inputs)
+
+
+def reference_of(folder: Path, config: TrainDpoConfig, inputs: dict[str, Path]) -> Path:
+    """The artifact of compute_reference for a training with that configuration."""
+    settings = ComputeReferenceConfig().for_training(config)
+    context = make_context(folder / "of reference", StageName.COMPUTE_REFERENCE, settings, inputs)
+    compute_reference.run(context)
+    return context.output
 
 
 def run(context: StageContext) -> dict[str, float]:
@@ -89,9 +105,7 @@ def test_each_loss_learns_to_tell_the_completions_apart(tmp_path: Path, loss: st
     assert metrics["validation_accuracy"] == 1.0
     evaluated = curve_of(context, "eval_loss")
     assert evaluated[-1] < evaluated[0]
-    has_reference = PREFERENCE_LOSSES[loss].has_reference
-    assert (context.checkpoints / REFERENCE_FILE).exists() is has_reference
-    assert bool(curve_of(context, "chosen_log_ratio")) is has_reference
+    assert bool(curve_of(context, "chosen_log_ratio")) is PREFERENCE_LOSSES[loss].has_reference
 
 
 def test_packs_of_any_size_and_padded_rows_train_the_same_policy_and_the_log_says_what_was_packed(
@@ -113,7 +127,7 @@ def test_packs_of_any_size_and_padded_rows_train_the_same_policy_and_the_log_say
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(r=4, alpha=8)], ids=["whole model", "adapters"])
-def test_a_resumed_training_is_the_same_training_with_the_reference_of_the_first_attempt(
+def test_a_resumed_training_is_the_same_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: LoraSettings | None
 ) -> None:
     """In its second epoch, too: 8 steps are two epochs of 32 pairs."""
@@ -135,20 +149,50 @@ def test_a_resumed_training_is_the_same_training_with_the_reference_of_the_first
     assert curve_of(broken, "margin") == curve_of(whole, "margin")
     expected, found = weights_of(whole), weights_of(broken)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-    notes = (broken.work / "events.jsonl").read_text()
-    assert notes.count("reference were computed") == notes.count("those that an earlier attempt computed") == 1
 
 
-def test_a_damaged_reference_is_computed_again(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
-    run(context)
-    path = context.checkpoints / REFERENCE_FILE
-    good = {name: each.clone() for name, each in load_file(path).items()}  # the file itself is written over
-    path.write_bytes(path.read_bytes()[:-3] + b"\0\0\0")
-    run(context)
-    again = load_file(path)
-    assert again.keys() == good.keys() and all(torch.equal(again[name], good[name]) for name in good)
-    assert (context.work / "events.jsonl").read_text().count("reference were computed") == 2
+def test_a_reference_of_other_pairs_or_of_another_model_is_refused(tmp_path: Path) -> None:
+    context, other = context_of(tmp_path / "own"), context_of(tmp_path / "other", rows=colour_rows(32, seed=4))
+    path = context.input_path("reference") / REFERENCE_FILE
+    path.write_bytes((other.input_path("reference") / REFERENCE_FILE).read_bytes())
+    with pytest.raises(MissingPrerequisiteError, match="has the log-probabilities of other pairs or tokens, or of"):
+        run(context)
+    path.write_bytes(b"no safetensors")
+    with pytest.raises(MissingPrerequisiteError, match="cannot be read"):
+        run(context)
+
+
+def test_runs_that_differ_in_all_but_pairs_and_start_share_their_reference(tmp_path: Path) -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"loss": "ipo", "beta": 0.5, "sft_weight": 0.3},
+        {
+            "lora": LoraSettings(r=8, alpha=4),
+            "global_batch_size": 4,
+            "optimizer": OptimizerSettings(learning_rate=1e-5),
+        },
+    ]
+    made = [ComputeReferenceConfig().for_training(TrainDpoConfig(**change)) for change in changes]
+    assert made[0] == made[1] == made[2]
+    others: list[dict[str, Any]] = [{"loss": "kto"}, {"lora": None}, {"max_length": 64}, {"chat_template": CHATML}]
+    for change in others:
+        assert ComputeReferenceConfig().for_training(TrainDpoConfig(**change)) != made[0]
+
+
+def test_the_reference_is_what_plain_transformers_finds(tmp_path: Path) -> None:
+    context = context_of(tmp_path, loss="kto")
+    training = PreferenceTraining(context)
+    training.prepare()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "start").eval()
+    arrays = load_numpy(context.input_path("reference") / REFERENCE_FILE)
+    for split, rows in (("0", training.examples.train.kept), ("1", training.examples.validation.kept)):
+        examples = training.examples_of(rows)
+        assert len(arrays[split]) == len(examples)
+        for example, values in list(zip(examples, arrays[split], strict=True))[::7]:
+            completions = (*example.completions, *example.mismatched)
+            with torch.no_grad():
+                own = [float(row_logps(model, example.prompt, ids).sum()) for ids in completions]
+            assert values.tolist() == pytest.approx(own, rel=1e-5)
 
 
 def test_a_pair_of_which_one_side_is_too_long_is_left_out_and_none_is_cut(tmp_path: Path) -> None:

@@ -46,7 +46,12 @@ train_policy:
   num_generations: 4
   beta: 0.05
 """
-_NO_PART = (StageName.FILTER_PROMPTS, StageName.FILTER_DEMONSTRATIONS, StageName.TRAIN_DPO)
+_NO_PART = (
+    StageName.FILTER_PROMPTS,
+    StageName.FILTER_DEMONSTRATIONS,
+    StageName.COMPUTE_REFERENCE,
+    StageName.TRAIN_DPO,
+)
 _ORDER = tuple(stage for stage in tuple(StageName)[1:-1] if stage not in _NO_PART)
 
 

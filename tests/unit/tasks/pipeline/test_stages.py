@@ -55,7 +55,13 @@ def test_the_table_has_every_stage_between_check_and_report_in_order() -> None:
 
 def test_a_run_walks_the_stages_that_it_has(tmp_path: Path) -> None:
     names, made = walked(tmp_path)
-    absent = (StageName.FILTER_PROMPTS, StageName.FILTER_DEMONSTRATIONS, StageName.TRAIN_SFT, StageName.TRAIN_DPO)
+    absent = (
+        StageName.FILTER_PROMPTS,
+        StageName.FILTER_DEMONSTRATIONS,
+        StageName.TRAIN_SFT,
+        StageName.COMPUTE_REFERENCE,
+        StageName.TRAIN_DPO,
+    )
     assert names == [stage for stage in BETWEEN_CHECK_AND_REPORT if stage not in absent]
     assert made["prompts"] == StageName.FILTER_DATASET
     assert made["start_model"] == StageName.BUILD_BASE_MODEL
@@ -65,8 +71,10 @@ def test_a_run_walks_the_stages_that_it_has(tmp_path: Path) -> None:
 def test_pairs_train_the_policy_in_place_of_rewards(tmp_path: Path) -> None:
     names, made = walked(tmp_path, train_dpo=TrainDpoConfig())
     assert StageName.TRAIN_POLICY not in names
-    assert names[-2:] == [StageName.TRAIN_DPO, StageName.EVALUATE_POLICY]
+    assert names[-3:] == [StageName.COMPUTE_REFERENCE, StageName.TRAIN_DPO, StageName.EVALUATE_POLICY]
     assert made["policy"] == StageName.TRAIN_DPO
+    names, made = walked(tmp_path, train_dpo=TrainDpoConfig(loss="simpo"))
+    assert names[-2:] == [StageName.TRAIN_DPO, StageName.EVALUATE_POLICY] and "reference" not in made
 
 
 def test_a_prompt_set_gives_the_prompts_of_the_policy(tmp_path: Path) -> None:
