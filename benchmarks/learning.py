@@ -94,7 +94,10 @@ def _trained(folder: Path, algorithm: str, changes: Sequence[str], made: dict[st
     if algorithm == _DPO:
         own, stage = [*_OF_DPO], StageName.TRAIN_DPO
     run = run_of(folder, *changes, *own, seed=seed)
-    return BareStages(run, folder, way=algorithm, limit_s=1800, report=_say).made(BY_NAME[stage], made)
+    stages = BareStages(run, folder, way=algorithm, limit_s=1800, report=_say)
+    if run.takes_part(StageName.COMPUTE_REFERENCE):
+        made = {**made, "reference": stages.made(BY_NAME[StageName.COMPUTE_REFERENCE], made)}
+    return stages.made(BY_NAME[stage], made)
 
 
 def _say(figures: dict[str, Any]) -> None:

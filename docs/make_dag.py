@@ -53,16 +53,20 @@ def _stages() -> Iterator[str]:
         if column:
             yield _arrow(x - _STEP + _BOX, _middle(_TOP), x, _middle(_TOP))
     x = _LEFT + (_COLUMNS - 1) * _STEP + _BOX // 2
-    from_x, from_y = x, _TOP + _TALL
+    from_y = _middle(_BELOW)
     if STAGE_FACTS[forward[-1]].judges:
-        yield _arrow(from_x, from_y, x, _middle(_BELOW) - _GATE)
-        yield from _gate(x, _middle(_BELOW))
-        from_x, from_y = x - _GATE, _middle(_BELOW)
-    for stage in back:
+        yield _arrow(x, _TOP + _TALL, x, from_y - _GATE)
+        yield from _gate(x, from_y)
+        from_x = x - _GATE
+    else:
+        yield _arrow(x, _TOP + _TALL, x, _BELOW)
+        from_x = x + _BOX // 2 + (_STEP - _BOX)
+    for place, stage in enumerate(back):
         right = from_x - (_STEP - _BOX)
         yield from _box(stage, right - _BOX, _BELOW)
-        yield _arrow(from_x, from_y, right, _middle(_BELOW))
-        from_x, from_y = right - _BOX, _middle(_BELOW)
+        if place or STAGE_FACTS[forward[-1]].judges:
+            yield _arrow(from_x, from_y, right, from_y)
+        from_x = right - _BOX
         if STAGE_FACTS[stage].judges:
             x = from_x - (_STEP - _BOX) - _GATE
             yield _arrow(from_x, from_y, x + _GATE, from_y)

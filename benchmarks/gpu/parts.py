@@ -184,7 +184,13 @@ def policies(work: Work) -> None:
 
 
 def _trained(work: Work, made: dict[str, Any], stage: StageName, way: str, *changes: str) -> ArtifactRef | None:
-    bare = BareStages(work.run(*changes), work.folder, way=way, limit_s=work.limit_s, report=work.report)
+    run = work.run(*changes)
+    bare = BareStages(run, work.folder, way=way, limit_s=work.limit_s, report=work.report)
+    if stage is StageName.TRAIN_DPO and run.takes_part(StageName.COMPUTE_REFERENCE):
+        reference = bare.attempt(BY_NAME[StageName.COMPUTE_REFERENCE], made)
+        if reference is None:
+            return None
+        made = {**made, "reference": reference}
     return bare.attempt(BY_NAME[stage], made)
 
 

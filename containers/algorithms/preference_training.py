@@ -11,7 +11,13 @@ from containers.algorithms.offline_trainer import OfflineTrainer
 from containers.algorithms.offline_training import OfflineTraining
 from containers.algorithms.pair_examples import PAIR_FIELDS, examples_of_pairs, tokenised_pairs
 from containers.algorithms.preference_objective import Preference
-from containers.algorithms.reference_logps import read_reference, reference_key, with_reference
+from containers.algorithms.reference_logps import (
+    computed_reference,
+    read_reference,
+    reference_key,
+    start_text,
+    with_reference,
+)
 from containers.contracts.configs.preference_losses import contradictions
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.names import REFERENCE_FILE
@@ -20,8 +26,12 @@ from containers.data.pairs import Row
 from containers.distributed.devices import compute_dtype
 from containers.harness.errors import BadConfigError
 from containers.models.template_losses import TemplateLosses
-from containers.packing.logps import Cut
+from containers.packing.logps import Cut, causal_of
+from containers.scoring.rounding import num_layers_of
 from containers.training.records import Prepared, peak_memory_bytes
+
+# Pairs by which policy and reference are compared before the first step.
+_PAIRS_AT_THE_START = 16
 
 
 class PreferenceTraining(OfflineTraining[TrainDpoConfig]):
@@ -65,6 +75,7 @@ class PreferenceTraining(OfflineTraining[TrainDpoConfig]):
 
         Raises:
             MissingPrerequisiteError: the file is damaged, or of other pairs, tokens or another model.
+            StageError: the policy is farther from the reference than rounding explains.
         """
         disable_dropout_in_model(model)
         if not self.config.method.has_reference:
@@ -72,7 +83,11 @@ class PreferenceTraining(OfflineTraining[TrainDpoConfig]):
         dtype, is_whole = compute_dtype(self.context.spec.profile), self.config.lora is None
         key = reference_key(self.context, splits, dtype=dtype, whole_model=is_whole)
         values = read_reference(self.context.input_path("reference") / REFERENCE_FILE, key=key, num_splits=len(splits))
-        return [with_reference(split, own) for split, own in zip(splits, values, strict=True)]
+        found = [with_reference(split, own) for split, own in zip(splits, values, strict=True)]
+        sample = found[0][:_PAIRS_AT_THE_START]
+        own = computed_reference(model, sample, cut=cut, dtype=dtype, with_adapters=True)
+        self.context.recorder.note(start_text(sample, own, dtype=dtype, num_layers=num_layers_of(causal_of(model))))
+        return found
 
     def metrics(self, trainer: OfflineTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
         """Return loss and accuracy on the validation pairs at the best step, and the numbers of pairs left out."""

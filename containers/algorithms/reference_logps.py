@@ -23,13 +23,15 @@ from transformers import PreTrainedModel
 
 from containers.algorithms.offline_step import Example
 from containers.harness.context import StageContext
-from containers.harness.errors import MissingPrerequisiteError
+from containers.harness.errors import MissingPrerequisiteError, StageError
 from containers.harness.recorder import Recorder
 from containers.models.trial import evaluating
 from containers.packing.attention import packed
 from containers.packing.logps import CompletionPack, Cut, causal_of
 
 _FORMAT = 1
+# So many times what rounding explains is an error.
+_GROSS = 10.0
 _PROGRESS_INTERVAL_S = 1.0
 
 Values = list[tuple[float, ...]]
@@ -42,21 +44,24 @@ def computed_reference(
     cut: Cut,
     dtype: torch.dtype,
     recorder: Recorder | None = None,
+    with_adapters: bool = False,
 ) -> Values:
     """Return for each example the log-probabilities of its completions, then of its mismatched ones, each a sum.
 
     Args:
-        model: the policy before training, not wrapped yet, after `add_logps`; adapters are left out.
+        model: the policy before training, not wrapped yet, after `add_logps`.
         cut: as in training.
         dtype: that in which training computes.
         recorder: is told of the progress, at most once a second.
+        with_adapters: compute with the model's adapters in place; else they are left out.
     """
     rows = [(example.prompt, ids) for example in examples for ids in (*example.completions, *example.mismatched)]
     packs = cut([prompt for prompt, _ in rows], [ids for _, ids in rows]) if rows else []
     causal, sums = causal_of(model), [0.0] * len(rows)
     is_packed = any(isinstance(pack, CompletionPack) for pack in packs)
     autocast = torch.autocast(causal.device.type, dtype=dtype) if dtype != torch.float32 else nullcontext()
-    without_adapters = model.disable_adapter() if isinstance(model, PeftModel) else nullcontext()
+    leaves_out = isinstance(model, PeftModel) and not with_adapters
+    without_adapters = model.disable_adapter() if leaves_out else nullcontext()
     done, told_at_s = 0, -math.inf
     with evaluating(model), without_adapters, autocast, packed(causal) if is_packed else nullcontext():
         for pack in packs:
@@ -81,6 +86,48 @@ def with_reference(examples: Sequence[Example], values: Values) -> list[Example]
         )
         for example, own in zip(examples, values, strict=True)
     ]
+
+
+def start_text(examples: Sequence[Example], own: Values, *, dtype: torch.dtype, num_layers: int) -> str:
+    """Return how far the untrained policy is from its reference, and how far rounding may move them apart.
+
+    Args:
+        examples: some pairs with their reference.
+        own: the same under the policy with new adapters, which change nothing.
+        num_layers: layers of the model.
+
+    Raises:
+        StageError: they are so far apart that the reference must be of another model.
+    """
+    apart, allowed = [], []
+    for example, values in zip(examples, own, strict=True):
+        for ids, logp, reference in zip(example.completions, values, example.reference, strict=False):
+            apart.append(abs(logp - reference))
+            allowed.append(allowed_gap(reference, num_tokens=len(ids), dtype=dtype, num_layers=num_layers))
+    worst = max(gap / most for gap, most in zip(apart, allowed, strict=True))
+    text = (
+        f"before the first step, the policy's log-probabilities of {len(apart)} completions are at most "
+        f"{max(apart):.2g} nats from the reference's; rounding in {str(dtype).removeprefix('torch.')} explains up to "
+        f"{max(allowed):.2g}"
+    )
+    if worst > _GROSS:
+        raise StageError(
+            f"{text[0].upper()}{text[1:]}. The reference is of another model, or one of the two is computed wrongly. "
+            "Run compute_reference again (`run.again_from`); if that does not help, set train_dpo.pack to false, and "
+            "report it."
+        )
+    return f"{'Warning: ' if worst > 1 else ''}{text[0].upper()}{text[1:]}."
+
+
+def allowed_gap(logp: float, *, num_tokens: int, dtype: torch.dtype, num_layers: int) -> float:
+    """Return how far rounding may move a completion's log-probability, a sum over its tokens (nats).
+
+    Each layer rounds its two additions by half a bit of the last place; such errors grow like a random walk over the
+    layers, and over the tokens. Four times that, relative to the mean log-probability of a token, or to 1 if that is
+    smaller. An estimate: it tells another model from rounding, no more.
+    """
+    of_a_token = max(1.0, abs(logp) / num_tokens)
+    return of_a_token * math.sqrt(num_tokens) * 4 * torch.finfo(dtype).eps / 2 * math.sqrt(2 * num_layers)
 
 
 def reference_key(

@@ -76,14 +76,22 @@ def plan_compute_reference(context: PlanContext) -> StagePlan:
     config, stage = context.config.train_dpo, StageName.COMPUTE_REFERENCE
     if config is None:
         return StagePlan(stage, "left out")
+    config = config.model_copy(
+        update={"pack_tokens": context.config.compute_reference.pack_tokens or config.pack_tokens}
+    )
     pairs = kept(context, context.data.train_pairs, StageName.TRAIN_DPO)
     batch = plan_batch(None, context.profile)
     load, why = offline_load(context, config, batch), why_completions_padded(context, config)
     head = offline_head(context, config, load, in_packs=not why)
-    work = None if load is None or head is None else reference_work(context, config, load, head, pairs)
+    work, memory = None, tuple[Figure, ...]()
+    if load is not None and head is not None:
+        work = reference_work(context, config, load, head, pairs)
+        parts = estimates.scoring_memory(load.shape, context.profile, tokens=load.forward_tokens, name="reference")
+        memory = byte_figures({**parts, "logits": head.memory_bytes})
     return dataclasses.replace(
         context.plan_of(stage),
         figures=(count_figure("training pairs", pairs, "pairs"), _forward_figure(load, why, packed="pairs")),
+        memory=memory,
         work=work_figure(work, missing=context.missing),
         time=time_figure(context, stage, work, missing=context.missing),
     )

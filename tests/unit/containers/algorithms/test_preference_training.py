@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from containers.algorithms.offline_step import Example
 from containers.algorithms.pair_examples import with_mismatched
 from containers.algorithms.preference_training import PreferenceTraining
+from containers.algorithms.reference_logps import allowed_gap, start_text
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES, contradictions
 from containers.contracts.configs.train_dpo import TrainDpoConfig
@@ -21,7 +23,7 @@ from containers.contracts.configs.training import LoraSettings, OptimizerSetting
 from containers.contracts.names import REFERENCE_FILE, StageName
 from containers.contracts.records import TrainingInfo
 from containers.harness.context import StageContext
-from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
+from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError, StageError
 from containers.packing.logps import row_logps
 from containers.stages import compute_reference
 from containers.training.callbacks import RecorderCallback
@@ -160,6 +162,33 @@ def test_a_reference_of_other_pairs_or_of_another_model_is_refused(tmp_path: Pat
     path.write_bytes(b"no safetensors")
     with pytest.raises(MissingPrerequisiteError, match="cannot be read"):
         run(context)
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(r=4, alpha=8)], ids=["whole model", "adapters"])
+def test_before_the_first_step_policy_and_reference_are_compared_and_the_log_says_how_far_apart_they_are(
+    tmp_path: Path, lora: LoraSettings | None
+) -> None:
+    context = context_of(tmp_path, lora=lora)
+    run(context)
+    notes = (context.work / "events.jsonl").read_text()
+    (said,) = re.findall(r"of 32 completions are at most (\S+) nats from the reference's; .* up to (\S+)\.", notes)
+        r"log-probabilities of 32 completions are at most ([\d.e+-]+) nats .* explains up to ([\d.e-]+)", notes
+    )
+    assert 0 <= float(said[0]) < float(said[1]) < 1e-3
+    assert "Warning: Before the first step" not in notes
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(0.5, ""), (2.0, "Warning: "), (20.0, None)])
+def test_a_policy_far_from_its_reference_is_a_warning_and_at_last_an_error(gap: float, expected: str | None) -> None:
+    example = Example([1], ([2] * 16, [3] * 16), reference=(-32.0, -40.0))
+    allowed = allowed_gap(-32.0, num_tokens=16, dtype=torch.bfloat16, num_layers=8)
+    assert allowed == pytest.approx(2 * 4 * 4 * 2**-8 * 4)
+    own = [(-32.0 - gap * allowed, -40.0)]
+    if expected is None:
+        with pytest.raises(StageError, match=r"The reference is of another model, .* Run compute_reference again"):
+            start_text([example], own, dtype=torch.bfloat16, num_layers=8)
+    else:
+        assert start_text([example], own, dtype=torch.bfloat16, num_layers=8).startswith(f"{expected}Before the first")
 
 
 def test_runs_that_differ_in_all_but_pairs_and_start_share_their_reference(tmp_path: Path) -> None:
