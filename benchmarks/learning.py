@@ -28,7 +28,7 @@ from tasks.pipeline.stages import BY_NAME, STAGES, walk
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "proofs" / "learning.md"
 _RUN = PAGE.parents[2] / "configs" / "runs" / "grpo-sums.yaml"
 _DPO = "dpo"
-_BEFORE = (StageName.FILTER_DATASET, StageName.FILTER_PROMPTS, StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
+BEFORE = (StageName.FILTER_DATASET, StageName.FILTER_PROMPTS, StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
 # Weights move faster in DPO, of which a pair says more than a reward.
 _OF_DPO = (
     "train_dpo={global_batch_size: 64, max_length: 64, lora: null, gradient_checkpointing: false, beta: 0.1, "
@@ -73,7 +73,7 @@ def learned(folder: Path, algorithms: Sequence[str], *, seed: int, count: int, q
     run = run_of(folder, *always, seed=seed)
     made: dict[str, Any] = {"checked": None}
     stages = BareStages(run, folder, limit_s=1800, report=_say)
-    for _ in walk(run, stages, made=made, stages=tuple(stage for stage in STAGES if stage.name in _BEFORE)):
+    for _ in walk(run, stages, made=made, stages=tuple(stage for stage in STAGES if stage.name in BEFORE)):
         pass
     found = []
     for algorithm in algorithms:

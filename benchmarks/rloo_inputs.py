@@ -1,4 +1,4 @@
-"""Inputs of the RLOO benchmarks: models, prompts, given completions, and a trainer of each way."""
+"""Inputs of the benchmarks of on-policy steps: models, prompts, given completions, and a trainer of each way."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
     TrainingArguments,
 )
-from trl import RLOOConfig, RLOOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from benchmarks.speed_inputs import pairs_of, save_reward_model
 from benchmarks.speed_place import CPU, Place
@@ -31,7 +31,7 @@ from containers.contracts.configs.training import LoraSettings
 from containers.models.loading import apply_lora, peft_config
 from containers.models.token_batches import prompt_token_ids
 from containers.packing.logps import add_logps, causal_of, completion_packs
-from containers.rewards.base import StartedTerm
+from containers.rewards.base import Answered, Reward, StartedTerm, Value
 from containers.rewards.policy_reward import PolicyReward
 from containers.rewards.reward_model import ModelReward, policy_scorer
 from containers.rollouts.generate import Completion
@@ -196,6 +196,23 @@ def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) ->
     trainer._generate_single_turn = dealt
 
 
+class Letters(Reward):
+    """The share of one letter in a completion: a reward that takes no time, for steps without a reward model."""
+
+    def values(self, answered: Sequence[Answered]) -> list[Value]:
+        """Return a share for each completion."""
+        return [_share(one.text) for one in answered]
+
+
+def _share(text: str) -> float:
+    return text.count("e") / max(len(text), 1)
+
+
+def _shares(completions: list[list[dict[str, str]]], **_: Any) -> list[float]:
+    """As Letters, in the form that TRL calls."""
+    return [_share(turns[-1]["content"]) for turns in completions]
+
+
 def make_trainer(
     way: str,
     policy: Any,
@@ -205,6 +222,7 @@ def make_trainer(
     folder: Path,
     *,
     whole: bool,
+    grpo: bool = False,
     place: Place = CPU,
     **changes: Any,
 ) -> Any:
@@ -212,7 +230,8 @@ def make_trainer(
 
     Args:
         whole: train all weights instead of adapters.
-        **changes: settings of RLOOConfig.
+        grpo: by GRPO without a KL term, with a reward that takes no time, instead of by RLOO with a reward model.
+        **changes: settings of RLOOConfig or GRPOConfig.
     """
     shared: dict[str, Any] = {
         "output_dir": str(folder / "out"),
@@ -227,22 +246,32 @@ def make_trainer(
     longest = changes.get("max_completion_length", _ANSWER_TOKENS[1])
     if way == OURS:
         pack_tokens = place.pack_tokens or _PACK_TOKENS
-        return _ours(policy, judge, tokenizer, tasks, shared, whole=whole, longest=longest, pack_tokens=pack_tokens)
-    return RLOOTrainer(
-        model=policy,
-        reward_funcs=judge,
-        reward_processing_classes=tokenizer,
-        args=RLOOConfig(
-            **shared,
-            num_generations=K,
-            beta=TrainPolicyConfig().method.beta,
-            shuffle_dataset=False,
-            **{"max_completion_length": longest, **ROWS[way], **changes},
-        ),
-        train_dataset=Dataset.from_list([{"prompt": _conversation(prompt)} for prompt, _ in tasks]),
-        processing_class=tokenizer,
-        peft_config=None if whole else peft_config(ADAPTERS, task_type="CAUSAL_LM"),
-    )
+        config = _config(longest, grpo=grpo)
+        return _ours(policy, judge, tokenizer, tasks, shared, config, whole=whole, pack_tokens=pack_tokens)
+    settings: dict[str, Any] = {
+        **shared,
+        "num_generations": K,
+        "shuffle_dataset": False,
+        "max_completion_length": longest,
+        **ROWS[way],
+        **changes,
+    }
+    given: dict[str, Any] = {
+        "model": policy,
+        "train_dataset": Dataset.from_list([{"prompt": _conversation(prompt)} for prompt, _ in tasks]),
+        "processing_class": tokenizer,
+        "peft_config": None if whole else peft_config(ADAPTERS, task_type="CAUSAL_LM"),
+    }
+    if grpo:
+        return GRPOTrainer(**given, reward_funcs=_shares, args=GRPOConfig(**settings, loss_type="grpo", beta=0.0))
+    beta = _config(longest, grpo=False).method.beta
+    judged = {"reward_funcs": judge, "reward_processing_classes": tokenizer}
+    return RLOOTrainer(**given, **judged, args=RLOOConfig(**settings, beta=beta))
+
+
+def _config(longest: int, *, grpo: bool) -> TrainPolicyConfig:
+    method = {"algorithm": "grpo", "beta": 0.0} if grpo else {}
+    return TrainPolicyConfig.model_validate({"num_generations": K, "max_completion_length": longest, **method})
 
 
 def _ours(
@@ -251,16 +280,18 @@ def _ours(
     tokenizer: Any,
     tasks: list[Task],
     shared: dict[str, Any],
+    config: TrainPolicyConfig,
     *,
     whole: bool,
-    longest: int,
     pack_tokens: int,
 ) -> PolicyTrainer:
-    scorer = policy_scorer(judge, tokenizer, batch_size=STEP)
-    # A scorer scores its first conversations both ways, once in a training; here before the timing.
-    scorer.score([[*_conversation("Hi"), {"role": "assistant", "content": "Hi"}]])
-    config = TrainPolicyConfig(num_generations=K, max_completion_length=longest)
-    reference = copy.deepcopy(policy).requires_grad_(False) if whole else None
+    reward: Reward = Letters()
+    if config.algorithm == "rloo":
+        scorer = policy_scorer(judge, tokenizer, batch_size=STEP)
+        # A scorer scores its first conversations both ways, once in a training; here before the timing.
+        scorer.score([[*_conversation("Hi"), {"role": "assistant", "content": "Hi"}]])
+        reward = ModelReward(scorer)
+    reference = copy.deepcopy(policy).requires_grad_(False) if whole and config.method.beta else None
     trained = apply_lora(policy, None if whole else ADAPTERS, task_type="CAUSAL_LM")
     for model in (trained, reference):
         if model is not None:
@@ -275,7 +306,7 @@ def _ours(
             )
         ],
         tokenizer=tokenizer,
-        reward=PolicyReward([StartedTerm(config.rewards[0], ModelReward(scorer))], config),
+        reward=PolicyReward([StartedTerm(config.rewards[0], reward)], config),
         writing=sharing,
         order=range(len(tasks)),
         rows_per_rank=STEP,
@@ -288,7 +319,7 @@ def _ours(
             accelerator=accelerator,
             method=config.method,
             num_generations=K,
-            longest=longest,
+            longest=config.max_completion_length,
             updates_per_batch=1,
             cut=partial(completion_packs, max_tokens=pack_tokens),
             reference=reference,

@@ -58,6 +58,11 @@ class BareStages:
     report: Callable[[dict[str, Any]], None] = print
     artifacts: dict[StageName, Path] = field(default_factory=dict)
 
+    @property
+    def runtime(self) -> ProcessRuntime:
+        """What starts a stage's program."""
+        return ProcessRuntime()
+
     def made(self, stage: Stage, made: Mapping[str, Any]) -> ArtifactRef:
         """Run the stage's program; return its verified artifact.
 
@@ -80,7 +85,7 @@ class BareStages:
         """Run the stage's program once, from its newest checkpoint; return its artifact, None where it gave none."""
         spec, began = self.spec(stage, made), time.monotonic()
         work = Path(spec.work_path)
-        ended = ProcessRuntime().run(
+        ended = self.runtime.run(
             LaunchRequest(spec=spec, spec_folder=work.parent / f"{work.name}-spec", work_folder=work, on_tick=on_tick)
         )
         seconds, outcome = time.monotonic() - began, read_outcome(work)

@@ -15,7 +15,7 @@ from tasks.config.errors import ConfigError, InvalidConfigError, Mistake
 from tasks.config.file_texts import put_reward_code
 from tasks.config.loading import config_files
 from tasks.config.run import RunConfig
-from tasks.config.sections import RuntimeSection
+from tasks.config.run_sections import RuntimeSection
 from tasks.config.yaml_reader import read_yaml_file
 
 _RUNTIME_KEYS = ("kind", "image")

@@ -22,7 +22,7 @@ from flows.servers.record import read_record
 from flows.signals import EndedBySignal, exit_code_after, how_it_ended, signals_end_the_block, signals_ignored
 from flows.terminal import TerminalDisplay
 from tasks.config.errors import ConfigError, near_match
-from tasks.config.tracking import TrackingSection
+from tasks.config.run_sections import TrackingSection
 from tasks.config.yaml_reader import read_yaml_file
 from tasks.mlflow_sync.pages import runs_page
 

@@ -1,11 +1,10 @@
 """Every key of a run and its sections, one for each stage; the rules between keys are in `tasks.config.rules`."""
 
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field, create_model
+from pydantic import Field
 
-from containers.contracts.base import Frozen, Gibibytes, Seconds, Seed
+from containers.contracts.base import Frozen
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
@@ -13,7 +12,6 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.ladder import LadderSettings
 from containers.contracts.configs.rewards import RewardModelTerm
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
@@ -22,10 +20,10 @@ from containers.contracts.configs.train_reward_model import TrainRewardModelConf
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import GIB, GpuProfile
-from containers.contracts.names import CONTAINER_STAGES, StageName
-from containers.contracts.registries import RuntimeKind
+from containers.contracts.names import StageName
 from tasks.config.gates import Gates
 from tasks.config.retrain import RetrainRules
+from tasks.config.run_sections import RunSection, RuntimeSection, TrackingSection
 from tasks.config.sources import (
     DatasetSource,
     ModelSource,
@@ -34,91 +32,6 @@ from tasks.config.sources import (
     whole_filter_config,
     whole_prompt_config,
 )
-from tasks.config.tracking import TrackingSection
-
-
-class RunSection(Frozen):
-    """Name and folders of the run, and which stages it does."""
-
-    name: str = Field(
-        pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
-        description="Lower-case letters, digits, dashes; names the output folder, tags the run in Prefect and MLflow",
-    )
-    seed: Seed = Field(0, description="One seed for every stage")
-    output_dir: Path | None = Field(None, description="Reports and links of this run; null: outputs/<name>")
-    store_dir: Path | None = Field(
-        None,
-        description="Artifacts, checkpoints and logs of stages, found by content, shared by all runs that name it; "
-        "null: `store` beside output_dir",
-    )
-    verify_whole_up_to_gib: Gibibytes | None = Field(
-        None,
-        ge=0,
-        description="Larger files of a reused artifact are compared by size and sixteen samples instead of byte for "
-        "byte; null: every byte of every file",
-    )
-    tags: tuple[str, ...] = Field((), description="Free words; shown in Prefect and MLflow")
-    until: StageName | None = Field(None, description="Last stage before the report; null: all of them")
-    again_from: StageName | None = Field(
-        None, description="Run this stage and those after it again, although their artifacts exist"
-    )
-
-
-class _Timeouts(Frozen):
-    """Seconds that a stage may take; a stage that is null gets `default`; if that is null, there is no limit."""
-
-    default: Seconds | None = Field(None, description="Seconds, for stages without their own limit; null: no limit")
-
-    def of(self, stage: StageName) -> float | None:
-        """Seconds for that stage; None without limit."""
-        named: float | None = getattr(self, stage.value, None)
-        return self.default if named is None else named
-
-
-_TIMEOUT: Any = (Seconds | None, Field(None, description="Seconds; null: as `default`"))
-# A key for each stage that is a program.
-StageTimeouts = create_model(
-    "StageTimeouts",
-    __base__=_Timeouts,
-    __doc__=_Timeouts.__doc__,
-    **{stage.value: _TIMEOUT for stage in CONTAINER_STAGES},
-)
-
-
-class RuntimeSection(Frozen):
-    """How the stages are started."""
-
-    kind: RuntimeKind = Field(
-        "auto", description="`auto` takes Docker where a daemon answers, else processes of this Python"
-    )
-    image: str | None = Field(
-        None, min_length=1, description="Stage image; null: rlhf-stage:gpu, or rlhf-stage:cpu on a profile without GPU"
-    )
-    timeout_s: StageTimeouts = Field(StageTimeouts(), description="How long a stage may take, seconds")
-    retries: int = Field(
-        2,
-        ge=0,
-        le=20,
-        description="Further attempts in a row without progress, after failures that may not recur (a lost container); "
-        "progress starts the count again",
-    )
-    retry_wait_s: float = Field(
-        10.0,
-        ge=0,
-        le=300,
-        description="Seconds before the next attempt; doubles after each without progress, up to 300",
-    )
-    silence_limit_s: Seconds | None = Field(
-        3600,
-        description="Seconds after which a stage that neither logs nor records anything counts as hung: it is killed, "
-        "with its stacks in the log, and tried again; null: never",
-    )
-    start_over_if_damaged: bool = Field(
-        False,
-        description="Train again from step 0 if every checkpoint of a stage is damaged; false: the stage fails and "
-        "names the files",
-    )
-    ladder: LadderSettings = Field(LadderSettings(), description="What happens to a stage that does not fit")
 
 
 class RunTree(Frozen):

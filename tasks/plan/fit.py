@@ -15,7 +15,7 @@ from containers.launch.ladder import Host, Shape, all_steps, next_step
 from tasks.config.errors import Mistake
 from tasks.config.loading import config_files
 from tasks.config.profiles import is_ladder
-from tasks.config.sections import RuntimeSection
+from tasks.config.run_sections import RuntimeSection
 from tasks.config.yaml_reader import read_yaml_file
 from tasks.plan.figures import PlanContext, StagePlan
 from tasks.plan.limits import is_on_gpu, memory_bytes

@@ -11,7 +11,7 @@ from containers.packing_traits import PLAIN, why_pairs_are_padded
 from containers.token_budgets import pair_pack_tokens
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad
-from tasks.plan.figures import PlanContext
+from tasks.plan.figures import Figure, PlanContext
 from tasks.plan.inputs.lengths import PairLengths, PairTokens
 from tasks.plan.inputs.model_shape import lora_parameters, total_parameters
 
@@ -131,3 +131,9 @@ def padded_mean_tokens(lengths: Sequence[int], rows: int) -> float:
     """Mean tokens of a sequence with its padding, in batches of consecutive rows."""
     batches = [lengths[start : start + rows] for start in range(0, len(lengths), rows)]
     return sum(max(batch) * len(batch) for batch in batches) / len(lengths) if lengths else 0.0
+
+
+def forward_figure(load: TrainingLoad | None, why_padded: str, *, packed: str) -> Figure:
+    """Tokens computed at a time, and their layout."""
+    how = f"padded rows: {why_padded}" if why_padded else f"packed {packed}, each prompt once"
+    return Figure("computed at a time", None if load is None else load.forward_tokens, "tokens", "at most", how)

@@ -22,6 +22,7 @@ from tasks.plan.inputs.lengths import read_demonstration_lengths, read_lengths, 
 from tasks.plan.inputs.model_shape import total_parameters
 from tasks.plan.inputs.models import FoundShape, find_model_shape, find_scorer_shape
 from tasks.plan.limits import floor_mistakes, likely_troubles, sample_mistakes
+from tasks.plan.reference import plan_compute_reference
 from tasks.plan.scoring import (
     plan_evaluate_policy,
     plan_evaluate_reward_model,
@@ -30,13 +31,7 @@ from tasks.plan.scoring import (
     plan_filter_prompts,
     reference_troubles,
 )
-from tasks.plan.training import (
-    plan_compute_reference,
-    plan_train_dpo,
-    plan_train_policy,
-    plan_train_reward_model,
-    plan_train_sft,
-)
+from tasks.plan.training import plan_train_dpo, plan_train_policy, plan_train_reward_model, plan_train_sft
 from tasks.sources.resolve import absent_data
 
 _NO_ARTIFACTS: Mapping[StageName, Path] = {}

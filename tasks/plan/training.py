@@ -27,8 +27,8 @@ from tasks.plan.fit import ladder_lines
 from tasks.plan.head import Head
 from tasks.plan.inputs.data import Count, Origin
 from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
-from tasks.plan.load import TrainingConfig, reward_model_load, why_padded
-from tasks.plan.offline import baseline_work, offline_head, offline_load, reference_work, why_completions_padded
+from tasks.plan.load import TrainingConfig, forward_figure, reward_model_load, why_padded
+from tasks.plan.offline import baseline_work, offline_head, offline_load, why_completions_padded
 from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
 from tasks.plan.vllm import vllm_mistakes, vllm_programs
 
@@ -50,7 +50,7 @@ def plan_train_sft(context: PlanContext) -> StagePlan:
     load, why = offline_load(context, config, batch), why_completions_padded(context, config)
     head = offline_head(context, config, load, in_packs=not why)
     work = _training_work(context, load, batch, schedule, head=head, sequences_per_example=1, sequences_per_pair=sides)
-    figures = (_forward_figure(load, why, packed="completions"),)
+    figures = (forward_figure(load, why, packed="completions"),)
     return _training_plan(context, config, batch, schedule, examples, load, work=work, head=head, more_figures=figures)
 
 
@@ -67,34 +67,8 @@ def plan_train_dpo(context: PlanContext) -> StagePlan:
     work = _training_work(context, load, batch, schedule, head=head, sequences_per_example=2, sequences_per_pair=2)
     if work is not None and load is not None and head is not None:
         work += baseline_work(context, config, load, head, schedule, batch)
-    figures = (_forward_figure(load, why, packed="pairs"),)
+    figures = (forward_figure(load, why, packed="pairs"),)
     return _training_plan(context, config, batch, schedule, pairs, load, work=work, head=head, more_figures=figures)
-
-
-def plan_compute_reference(context: PlanContext) -> StagePlan:
-    """Plan of the log-probabilities under the reference: a forward of each pair."""
-    config, stage = context.config.train_dpo, StageName.COMPUTE_REFERENCE
-    if config is None:
-        return StagePlan(stage, "left out")
-    config = config.model_copy(
-        update={"pack_tokens": context.config.compute_reference.pack_tokens or config.pack_tokens}
-    )
-    pairs = kept(context, context.data.train_pairs, StageName.TRAIN_DPO)
-    batch = plan_batch(None, context.profile)
-    load, why = offline_load(context, config, batch), why_completions_padded(context, config)
-    head = offline_head(context, config, load, in_packs=not why)
-    work, memory = None, tuple[Figure, ...]()
-    if load is not None and head is not None:
-        work = reference_work(context, config, load, head, pairs)
-        parts = estimates.scoring_memory(load.shape, context.profile, tokens=load.forward_tokens, name="reference")
-        memory = byte_figures({**parts, "logits": head.memory_bytes})
-    return dataclasses.replace(
-        context.plan_of(stage),
-        figures=(count_figure("training pairs", pairs, "pairs"), _forward_figure(load, why, packed="pairs")),
-        memory=memory,
-        work=work_figure(work, missing=context.missing),
-        time=time_figure(context, stage, work, missing=context.missing),
-    )
 
 
 def plan_train_reward_model(context: PlanContext) -> StagePlan:
@@ -105,7 +79,7 @@ def plan_train_reward_model(context: PlanContext) -> StagePlan:
     schedule = _schedule(context, config, pairs, batch, most=context.data.pairs)
     load = reward_model_load(context, config, batch)
     work = _training_work(context, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
-    figures = (_forward_figure(load, why_padded(context, config), packed="pairs"),)
+    figures = (forward_figure(load, why_padded(context, config), packed="pairs"),)
     return _training_plan(context, config, batch, schedule, pairs, load, work=work, more_figures=figures)
 
 
@@ -125,7 +99,7 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
     work: Work | None = None
     head: Head | None = None
     beside: dict[str, int] | None = None
-    figures = [_forward_figure(load, written.why_padded, packed="completions")]
+    figures = [forward_figure(load, written.why_padded, packed="completions")]
     if config.vllm_gpus:
         figures.append(Figure("for vLLM alone", config.vllm_gpus, "GPUs", "exact"))
     if load is not None:
@@ -150,12 +124,6 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
         beside=beside,
         more_figures=figures,
     )
-
-
-def _forward_figure(load: TrainingLoad | None, why_padded: str, *, packed: str) -> Figure:
-    """Tokens computed at a time, and their layout."""
-    how = f"padded rows: {why_padded}" if why_padded else f"packed {packed}, each prompt once"
-    return Figure("computed at a time", None if load is None else load.forward_tokens, "tokens", "at most", how)
 
 
 def _training_work(

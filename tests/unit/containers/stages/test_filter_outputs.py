@@ -21,12 +21,12 @@ pytestmark = pytest.mark.shared_data
 
 SUITES = {"rm_bench": "rmbench_pairs.jsonl.gz", "judge_bench": "judgebench_pairs.jsonl.gz"}
 RECORDED = {
-    "human_rows_and_suites": "d6a3424ad4c9e601",
-    "transcripts": "acb9fe49087d020e",
-    "transcripts_beside_validation": "9cb07ac6629d478d",
-    "every_defect": "9639f9961616d32f",
-    "nearly_the_same_rows": "125967bf0ad22807",
-    "a_mixture": "dabe99b01c61db3e",
+    "human_rows_and_suites": "803f2d5187f709e5",
+    "transcripts": "b1c08407c75c4649",
+    "transcripts_beside_validation": "a0a26fb2640f45e5",
+    "every_defect": "9b471475d27ee22e",
+    "nearly_the_same_rows": "943ec5ce7004477f",
+    "a_mixture": "700ba4cfd6d67ad6",
 }
 Inputs = dict[str, Path]
 

@@ -13,7 +13,7 @@ from flows.servers.access import usable_address
 from flows.servers.process import ServerError
 from tasks.checks.services import service_finding
 from tasks.config.logins import LoginAddressError, is_given_for, login_problem, origin, require_given_for
-from tasks.config.tracking import TrackingSection
+from tasks.config.run_sections import TrackingSection
 from tasks.sources.hub import hub_token
 from tasks.sources.secrets import take_mlflow_login
 

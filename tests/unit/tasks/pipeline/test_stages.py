@@ -16,7 +16,7 @@ from containers.contracts.pipeline import JUDGED_BY, STAGE_FACTS, Devices
 from containers.contracts.spec import StageInput
 from flows.rlhf import TASKS
 from tasks.config.run import RunConfig
-from tasks.config.sections import StageTimeouts
+from tasks.config.run_sections import StageTimeouts
 from tasks.config.sources import DatasetSource, ModelSource
 from tasks.pipeline.stages import OF_THE_POLICY, STAGES, Made, Stage, required_config, walk
 from tasks.plan.run_plan import _PLANNERS

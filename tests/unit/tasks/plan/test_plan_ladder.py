@@ -4,7 +4,7 @@ from containers.contracts.configs.ladder import LadderSettings
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.schedule import plan_batch
-from tasks.config.sections import RuntimeSection
+from tasks.config.run_sections import RuntimeSection
 from tasks.plan.fit import ladder_lines
 
 CONFIG = TrainRewardModelConfig()
