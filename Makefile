@@ -85,6 +85,7 @@ proofs: setup  ## The long proofs: faults one by one and at random moments, all 
 	$(MAKE) test-slow
 	$(BIN)/python -m benchmarks.truth --write
 	$(BIN)/python -m benchmarks.learning --write
+	$(BIN)/python -m benchmarks.resume --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --demo --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --times $(TIMES) --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --ranks 2 --times $(TIMES) --write

@@ -66,10 +66,15 @@ def run_of(folder: Path, *changes: str, seed: int) -> RunConfig:
     return load_run_config(_RUN, overrides=[f"run.seed={seed}", *places, *changes]).config
 
 
-def learned(folder: Path, algorithms: Sequence[str], *, seed: int, count: int, quick: bool) -> list[Learned]:
-    """Train and judge each algorithm from the same start."""
+def learned(
+    folder: Path, algorithms: Sequence[str], *, seed: int, count: int, always: Sequence[str] = ()
+) -> list[Learned]:
+    """Train and judge each algorithm from the same start.
+
+    Args:
+        always: changes of the run for all of them.
+    """
     write_sums(folder, seed=seed, count=count)
-    always = list(_QUICK) if quick else []
     run = run_of(folder, *always, seed=seed)
     made: dict[str, Any] = {"checked": None}
     stages = BareStages(run, folder, limit_s=1800, report=_say)
@@ -146,7 +151,8 @@ def main() -> int:
     given, measured, found = parser.parse_args(), commit(), list[Learned]()
     for seed in given.seeds:
         with tempfile.TemporaryDirectory(prefix="learning-") as name:
-            found += learned(Path(name), given.algorithms, seed=seed, count=given.prompts, quick=given.quick)
+            always = _QUICK if given.quick else ()
+            found += learned(Path(name), given.algorithms, seed=seed, count=given.prompts, always=always)
     text = table(found, count=given.prompts)
     print(text)
     if given.write:

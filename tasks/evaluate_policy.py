@@ -39,6 +39,6 @@ def evaluate_policy(
     evaluation = PolicyEvaluation.model_validate_json((Path(artifact.path) / POLICY_EVALUATION_FILE).read_bytes())
     verdict = judge_policy(evaluation, run.config.gates.policy)
     run.gates.append(verdict)
-    shown = (gate_section(verdict), policy_section(evaluation))
+    shown = (gate_section(verdict), policy_section(evaluation, by_pairs=run.config.train_dpo is not None))
     show_stage(run, artifact.stage, *shown, description="Policy against reference")
     return verdict

@@ -211,6 +211,10 @@ class StageRecord(Frozen):
     mlflow_run_id: str = ""
 
 
+# Why a stage runs of which the run never had a result.
+FIRST_TIME = "this run has no result of it yet"
+
+
 class PipelineRecord(Frozen):
     """`pipeline.json`: the orchestrator's record of a run; input of write_report."""
 

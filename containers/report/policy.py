@@ -24,6 +24,10 @@ _CAVEAT = (
     "its goal; it does not show that people prefer the answers. Read the samples, and ask people or an independent "
     "judge before using the policy."
 )
+_CAVEAT_OF_PAIRS = (
+    "The judge here is a reward model. If it learned from the same pairs as the policy, it cannot see what they got "
+    "wrong. Read the samples, and ask people or an independent judge before using the policy."
+)
 _CAVEAT_OF_REWARDS = (
     "The judge here is the rewards that the policy was trained on: {names}. They do not show what they do not look at. "
     "Read the samples before using the policy."
@@ -31,14 +35,18 @@ _CAVEAT_OF_REWARDS = (
 _NOT_DRAWN = "Not drawn: the reward difference is the same on every prompt."
 
 
-def policy_blocks(evaluation: PolicyEvaluation, *, num_samples: int) -> tuple[Block, ...]:
-    """Return all figures and some samples."""
+def policy_blocks(evaluation: PolicyEvaluation, *, num_samples: int, by_pairs: bool = False) -> tuple[Block, ...]:
+    """Return all figures and some samples.
+
+    Args:
+        by_pairs: the policy was trained on pairs, and not to please its judge.
+    """
     from containers.report.plots import policy_evaluation_plots
 
     plots = Plots(policy_evaluation_plots(evaluation), empty=_NOT_DRAWN)
     samples = evaluation.samples[:num_samples]
     return (
-        Note(_caveat(evaluation), "caveat"),
+        Note(_CAVEAT_OF_PAIRS if by_pairs else _caveat(evaluation), "caveat"),
         *((_rewards(evaluation.terms),) if evaluation.terms else ()),
         Beside(((_both(evaluation), _differences(evaluation)), (plots,))),
         *((Section("Side by side", (side_by_side(samples),)),) if samples else ()),
@@ -51,9 +59,10 @@ def _caveat(evaluation: PolicyEvaluation) -> str:
     return _CAVEAT_OF_REWARDS.format(names=", ".join(term.name for term in evaluation.terms))
 
 
-def policy_section(evaluation: PolicyEvaluation) -> Section:
-    """Return the comparison by itself, with all samples."""
-    return Section("Policy against reference", policy_blocks(evaluation, num_samples=len(evaluation.samples)))
+def policy_section(evaluation: PolicyEvaluation, *, by_pairs: bool) -> Section:
+    """Return the comparison by itself, with all samples; `by_pairs` as in `policy_blocks`."""
+    blocks = policy_blocks(evaluation, num_samples=len(evaluation.samples), by_pairs=by_pairs)
+    return Section("Policy against reference", blocks)
 
 
 def _both(evaluation: PolicyEvaluation) -> Table:

@@ -188,7 +188,7 @@ def _policy(inputs: ReportInputs, num_samples: int) -> tuple[Section, ...]:
     aim = "write the chosen completions of pairs rather than the rejected ones" if by_pairs else "raise its reward"
     lead = f"It is trained to {aim} without moving far (KL) from its reference."
     judged = (
-        policy_blocks(inputs.policy, num_samples=num_samples)
+        policy_blocks(inputs.policy, num_samples=num_samples, by_pairs=by_pairs)
         if inputs.policy
         else nothing(inputs, StageName.EVALUATE_POLICY)
     )

@@ -4,7 +4,7 @@ from containers.contracts.champions import RunDecision
 from containers.contracts.names import StageName
 from containers.contracts.outcome import StageFailure
 from containers.contracts.pipeline import STAGE_FACTS
-from containers.contracts.records import GateVerdict, StageRecord
+from containers.contracts.records import FIRST_TIME, GateVerdict, StageRecord
 from containers.document.links import mlflow_run_url
 from containers.document.model import (
     Block,
@@ -138,7 +138,7 @@ def stage_note(inputs: ReportInputs, record: StageRecord) -> str:
     notes = [
         f"resumed from step {info.resumed_from_step:,}" if info and info.resumed_from_step is not None else "",
         "the duration is that of the last attempt" if record.attempts > 1 else "",
-        record.message if record.status == "ran" else "",
+        record.message if record.status == "ran" and record.message != FIRST_TIME else "",
     ]
     return "; ".join(note for note in notes if note)
 

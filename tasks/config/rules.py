@@ -99,7 +99,7 @@ def _policy_is_judged_and_trained(config: RunTree) -> Iterator[Mistake]:
     # Without its own share the policy is evaluated on the validation prompts.
     if filters.policy_prompt_fraction and filters.policy_eval_prompt_fraction == 0:
         yield Mistake("filter_dataset.policy_eval_prompt_fraction", "0 leaves no prompt to evaluate the policy on.")
-    if filters.policy_prompt_fraction and filters.policy_eval_prompt_fraction == 1:
+    if filters.policy_prompt_fraction and filters.policy_eval_prompt_fraction == 1 and config.train_dpo is None:
         yield Mistake("filter_dataset.policy_eval_prompt_fraction", "1 leaves no prompt to train the policy on.")
 
 

@@ -171,10 +171,15 @@ class RunTree(Frozen):
 
     @property
     def pair_filters(self) -> FilterDatasetConfig:
-        """The filters of preferences; beside a prompt set they set no prompt aside for the policy."""
-        if self.prompts is None:
-            return self.filter_dataset
-        return self.filter_dataset.model_copy(update={"policy_prompt_fraction": 0.0})
+        """The filters of preferences. Beside a prompt set they set no prompt aside for the policy.
+
+        If the policy is trained on the pairs, all prompts that they set aside judge it.
+        """
+        if self.prompts is not None:
+            return self.filter_dataset.model_copy(update={"policy_prompt_fraction": 0.0})
+        if self.train_dpo is not None and self.filter_dataset.policy_prompt_fraction:
+            return self.filter_dataset.model_copy(update={"policy_eval_prompt_fraction": 1.0})
+        return self.filter_dataset
 
     @property
     def policy_on_rewards(self) -> TrainPolicyConfig | None:

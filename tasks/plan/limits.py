@@ -129,8 +129,11 @@ def floor_mistakes(context: PlanContext) -> Iterator[Mistake]:
         held_by = source.validation or source.validation_split or "the mixture's validation"
         yield _floor(held_out, held_by, data.validation_pairs)
     if filters.policy_prompt_fraction:
-        # To train the policy and to judge it; a prompt has one pair or more.
-        floors["twice minimum_policy_prompts"] = 2 * filters.minimum_policy_prompts
+        # A prompt has one pair or more.
+        if filters.policy_eval_prompt_fraction < 1:
+            floors["twice minimum_policy_prompts"] = 2 * filters.minimum_policy_prompts
+        else:
+            floors["minimum_policy_prompts"] = filters.minimum_policy_prompts
     if _fewer(data.pairs, sum(floors.values())):
         yield _floor(floors, source.train or source.split or "the mixture", data.pairs)
 

@@ -14,6 +14,7 @@ from containers.contracts.digests import write_atomically
 from containers.contracts.identity import Identity
 from containers.contracts.names import StageName
 from containers.contracts.programs import Program
+from containers.contracts.records import FIRST_TIME
 from containers.contracts.spec import StageInput
 
 logger = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ def why_it_runs(stage: StageName, before: StageMemory | None, now: StageMemory) 
         before: the stage as the run last had it; None if it never did.
     """
     if before is None:
-        return "this run has no result of it yet"
+        return FIRST_TIME
     if before.key == now.key:
         return "its artifact is gone"
     if stage is StageName.WRITE_REPORT:

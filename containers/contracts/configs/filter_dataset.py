@@ -81,7 +81,8 @@ class FilterDatasetConfig(RowFilters):
         "reward model. With 0 the policy trains on prompts that the reward model has seen; beside `prompts` it is 0",
     )
     policy_eval_prompt_fraction: Fraction = Field(
-        0.1, description="Share of the prompts set aside that is held out for policy evaluation"
+        0.1,
+        description="Share of the prompts set aside that judges the policy; with train_dpo all of them do",
     )
     minimum_train_pairs: Rows = Field(100, ge=1, description="Fewer training pairs than this are an error")
     minimum_validation_pairs: Rows = Field(20, ge=1, description="Fewer validation pairs than this are an error")

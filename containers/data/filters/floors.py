@@ -70,7 +70,8 @@ def check_policy_prompts(config: FilterDatasetConfig, *, train_prompts: int, eva
     Raises:
         BadDataError: with the numbers, and the settings to look at.
     """
-    if min(train_prompts, eval_prompts) >= config.minimum_policy_prompts:
+    wanted = [eval_prompts, *([train_prompts] if config.policy_eval_prompt_fraction < 1 else [])]
+    if min(wanted) >= config.minimum_policy_prompts:
         return
     raise BadDataError(
         f"Too few prompts for the policy: {train_prompts:,} to train on and {eval_prompts:,} to judge it on; at least "

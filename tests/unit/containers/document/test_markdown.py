@@ -87,7 +87,7 @@ def test_the_reward_model_shows_verdict_score_by_suite_and_both_scores() -> None
 
 
 def test_the_policy_table_says_that_the_judge_is_the_reward_model() -> None:
-    text = markdown(policy_section(policy_evaluation()))
+    text = markdown(policy_section(policy_evaluation(), by_pairs=False))
     assert "| Reward gain | 1.62 | 1.33 to 1.91 | 48 | measured |" in text
     assert "| KL | 0.412 nats | 0.330 to 0.500 nats | 48 | ⚠ estimated |" in text
     assert "| Identical completions | 6.2 % | — | 48 | measured |" in text

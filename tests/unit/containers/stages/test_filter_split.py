@@ -31,6 +31,15 @@ def test_without_prompts_set_aside_the_policy_trains_on_all_and_is_evaluated_on_
     assert done.funnel.pairs_set_aside_for_policy == 0
 
 
+def test_for_a_policy_of_pairs_every_prompt_set_aside_judges(tmp_path: Path, hundred: Path) -> None:
+    done = Run(tmp_path, {"train_data": hundred}, policy_prompt_fraction=0.3, policy_eval_prompt_fraction=1)
+    assert len(done.table("policy_train_prompts")) == 0
+    judged = done.prompts("policy_eval_prompts") | done.prompts("policy_frozen_prompts")
+    assert len(judged) == done.funnel.pairs_set_aside_for_policy > 15
+    assert not judged & done.prompts("train")
+    assert_every_row_is_counted(done.funnel)
+
+
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_another_split(tmp_path: Path, hundred: Path) -> None:
     runs = [Run(tmp_path / str(n), {"train_data": hundred}, seed=seed) for n, seed in enumerate((7, 7, 8))]
     contents = [
