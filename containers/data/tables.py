@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from containers.data.demonstrations.rows import DemonstrationRow
-from containers.data.formats.transcripts import comparison_text
+from containers.data.formats.transcripts import comparison_text, prompt_text
 from containers.data.prompts.rows import PromptRow
 from containers.data.rows import PreferenceRow, Row, Turn
 
@@ -30,6 +30,19 @@ def write_comparisons(path: Path, rows: Iterable[PreferenceRow]) -> int:
             else:
                 stream.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
     return left_out
+
+
+def write_prompt_texts(path: Path, rows: Iterable[PreferenceRow]) -> tuple[int, int]:
+    """Write a line for each prompt, once.
+
+    Returns:
+        Numbers of prompts, and of those left out, for the reasons of `write_comparisons`.
+    """
+    prompts = {row.prompt_id: row.prompt for row in rows}
+    texts = [prompt_text(prompt) for prompt in prompts.values()]
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts if text is not None)
+    return len(prompts), texts.count(None)
 
 
 _TURNS = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))

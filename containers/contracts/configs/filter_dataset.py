@@ -90,5 +90,6 @@ class FilterDatasetConfig(RowFilters):
         2, ge=0, description="Fewer prompts than this to train or to judge the policy are an error; 0: off"
     )
     write_comparisons: bool = Field(
-        False, description="Also write train_comparisons.jsonl and test_comparisons.jsonl, as NeMo-Aligner reads them"
+        False,
+        description="Also write {train,test}_comparisons.jsonl and _prompts.jsonl, as NeMo-Aligner reads them",
     )

@@ -28,12 +28,14 @@ from containers.data.language import detector_name
 from containers.data.rows import PreferenceRow
 from containers.data.sources import PairSource, PlacedRow
 from containers.data.splits import Parts, PolicyPrompts
-from containers.data.tables import write_comparisons, write_pairs, write_prompts
+from containers.data.tables import write_comparisons, write_pairs, write_prompt_texts, write_prompts
 from containers.harness.context import StageContext
 
 # NeMo-Aligner's names for the two files.
 TRAIN_COMPARISONS_FILE = "train_comparisons.jsonl"
 TEST_COMPARISONS_FILE = "test_comparisons.jsonl"
+TRAIN_PROMPTS_FILE = "train_prompts.jsonl"
+TEST_PROMPTS_FILE = "test_prompts.jsonl"
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def write_artifact(
     write_records(output, funnel, counter=counter, overlaps=findings.overlaps)
     if config.write_comparisons:
         _write_comparisons(context, division)
+        _write_prompt_texts(context, division, everything)
     return funnel
 
 
@@ -114,6 +117,18 @@ def _write_comparisons(context: StageContext, division: SplitRows) -> None:
             context.recorder.note(
                 f"{file}: {left_out:,} of {len(rows):,} pairs are not in it, since NeMo-Aligner's form cannot hold "
                 f"their system turn or a text with the mark of a turn."
+            )
+
+
+def _write_prompt_texts(context: StageContext, division: SplitRows, everything: Sequence[PreferenceRow]) -> None:
+    """Write the prompts that train and judge the policy; those that compare champions are for no other training."""
+    ids = {TRAIN_PROMPTS_FILE: division.prompts.train, TEST_PROMPTS_FILE: division.prompts.evaluation}
+    for file, own in ids.items():
+        count, left_out = write_prompt_texts(context.output / file, (row for row in everything if row.prompt_id in own))
+        if left_out:
+            context.recorder.note(
+                f"{file}: {left_out:,} of {count:,} prompts are not in it, since NeMo-Aligner's form cannot hold their "
+                f"system turn or a text with the mark of a turn."
             )
 
 

@@ -53,7 +53,16 @@ def comparison_text(prompt: Sequence[Turn], response: str) -> str | None:
 
     A system turn, or the mark of a turn in a text, prevents that.
     """
-    turns = [*prompt, {"role": "assistant", "content": response}]
+    return _as_text([*prompt, {"role": "assistant", "content": response}])
+
+
+def prompt_text(prompt: Sequence[Turn]) -> str | None:
+    """Return a prompt in NeMo-Aligner's form, which ends with `Assistant:`; None as `comparison_text`."""
+    text = _as_text(prompt)
+    return None if text is None else f"{text}\n\nAssistant:"
+
+
+def _as_text(turns: Sequence[Turn]) -> str | None:
     if any(turn["role"] == "system" or _MARK_OF_A_TURN.search(turn["content"]) for turn in turns):
         return None
     names = {"user": "User", "assistant": "Assistant"}

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.shared_data
 SUITES = {"rm_bench": "rmbench_pairs.jsonl.gz", "judge_bench": "judgebench_pairs.jsonl.gz"}
 RECORDED = {
     "human_rows_and_suites": "803f2d5187f709e5",
-    "transcripts": "b1c08407c75c4649",
+    "transcripts": "fc495a23b349dc69",
     "transcripts_beside_validation": "a0a26fb2640f45e5",
     "every_defect": "9b471475d27ee22e",
     "nearly_the_same_rows": "943ec5ce7004477f",

@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from containers.contracts.spec import StageInput
+from containers.data.formats.schemas import parse_trl
 from containers.data.formats.transcripts import comparison_text, turns_of_text
+from containers.data.prompts.reading import PROMPTS
 from containers.data.reader import read_rows
-from containers.data.tables import write_comparisons
+from containers.data.tables import write_comparisons, write_prompt_texts
 from tests.unit.factories.data.pair_rows import read_pairs
 
 WORDS = st.text(st.sampled_from("ab:\n UserAssistant"), min_size=1).map(str.strip).filter(bool)
@@ -66,3 +69,26 @@ def test_real_pairs_written_for_nemo_aligner_come_back_as_they_were(tmp_path: Pa
     back = read_pairs(tmp_path / "test_comparisons.jsonl").pairs
     assert (left_out, len(back)) == (0, 1000)
     assert [pair.pair_id for pair in back] == [row.pair.pair_id for row in rows]
+
+
+@pytest.mark.shared_data
+def test_real_prompts_written_for_nemo_aligner_come_back_as_prompts(tmp_path: Path, shared_data: Path) -> None:
+    rows = [item.row for item in read_rows(shared_data / "hh_harmless.jsonl.gz") if item.row is not None]
+    path = tmp_path / "train_prompts.jsonl"
+    count, left_out = write_prompt_texts(path, [*rows, rows[0]])
+    source = PROMPTS.source(StageInput(name="train_data", path=str(path), digest="x"), split="train")
+    assert (count, left_out, source.num_malformed) == (len(source.rows), 0, 0)
+    assert [placed.row.prompt_id for placed in source.rows] == list(dict.fromkeys(row.prompt_id for row in rows))
+
+
+def test_a_prompt_that_the_form_cannot_hold_is_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [
+        parse_trl({"prompt": prompt, "chosen": "Red.", "rejected": "No."})
+        for prompt in (
+            [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "A colour?"}],
+            "Name one.\n\nUser: and another",
+            "Name one.",
+        )
+    ]
+    assert write_prompt_texts(tmp_path / "p.jsonl", rows) == (3, 2)
+    assert (tmp_path / "p.jsonl").read_text() == '{"text": "User: Name one.\\n\\nAssistant:"}\n'
