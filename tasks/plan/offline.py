@@ -68,13 +68,11 @@ def completion_groups(
     return found
 
 
-def reference_work(
-    context: PlanContext, config: TrainDpoConfig, load: TrainingLoad, head: Head, pairs: Count | None
-) -> Work:
+def reference_work(context: PlanContext, config: TrainDpoConfig, load: TrainingLoad, head: Head, pairs: Count) -> Work:
     """Forwards under the reference, once for each pair, and for kto those of completions to other prompts."""
     held_out = context.data.tune_pairs.value if context.data.tune_pairs else 0
     each = 2 if config.loss == "kto" else 1
-    return _forwards(context, load, head, sequences=2 * each * ((pairs.value if pairs else 0) + held_out))
+    return _forwards(context, load, head, sequences=2 * each * (pairs.value + held_out))
 
 
 def baseline_work(

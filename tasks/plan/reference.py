@@ -25,8 +25,11 @@ def plan_compute_reference(context: PlanContext) -> StagePlan:
     head = offline_head(context, config, load, in_packs=not why)
     work, memory = None, tuple[Figure, ...]()
     if load is not None and head is not None:
-        work = reference_work(context, config, load, head, pairs)
+        work = None if pairs is None else reference_work(context, config, load, head, pairs)
         parts = estimates.scoring_memory(load.shape, context.profile, tokens=load.forward_tokens, name="reference")
+        if config.lora is None:
+            # Weights that are trained whole are held in float32.
+            parts["reference"] = 4 * load.total
         memory = byte_figures({**parts, "logits": head.memory_bytes})
     return dataclasses.replace(
         context.plan_of(stage),
