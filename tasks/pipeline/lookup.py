@@ -18,7 +18,7 @@ from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
 from tasks.pipeline.inputs import model_input
 from tasks.pipeline.reward_models import known_reward_model, named_reward_model
-from tasks.pipeline.stages import Made, Stage, required_config, walk
+from tasks.pipeline.stages import ONLY_AWAITED, Made, Stage, required_config, walk
 from tasks.run.runtime import CodeIdentity, code_identity
 from tasks.sources.pinned import BranchMayHaveMovedError
 from tasks.sources.resolve import absent_data
@@ -47,18 +47,25 @@ def asked_of(
 
 
 class _NotCachedError(Exception):
-    """The stage has no result yet, so the keys of later stages are not known."""
+    """A stage has no result yet."""
 
-    def __init__(self, stage: StageName) -> None:
-        super().__init__(stage)
-        self.stage = stage
+
+@dataclass(frozen=True)
+class _Missing:
+    """In place of a result that is not there yet; the keys of stages that read it are not known.
+
+    Attributes:
+        text: what becomes of these stages.
+    """
+
+    text: str
 
 
 class _Lookup:
     """Finds artifacts of a run.
 
     Args:
-        verify: compare every file of an artifact with its manifest.
+        verify: compare every file of an artifact with its manifest, and end at the first result that is not there.
         ask_hub: resolve branches and fetch missing files; else only commits are known.
     """
 
@@ -71,18 +78,26 @@ class _Lookup:
         self.texts: dict[StageName, str] = {StageName.WRITE_REPORT: "runs"}
         self.found: dict[StageName, ArtifactRef] = {}
 
-    def made(self, stage: Stage, made: Made) -> ArtifactRef:
+    def made(self, stage: Stage, made: Made) -> ArtifactRef | _Missing:
         """Return the stage's artifact, found by its manifest.
 
         Raises:
-            _NotCachedError: there is none.
+            _NotCachedError: there is none, and `verify` is set.
         """
+        read = [made.get(role) for role in stage.read_in(self.config) if role not in ONLY_AWAITED]
+        for one in read:
+            if isinstance(one, _Missing):
+                self.texts[stage.name] = one.text
+                return one
         config, inputs = required_config(self.config, stage.name), stage.inputs(self.config, made, self.ask_hub)
         now = asked_of(self.config, config, inputs, code=self.code)
         folder = self.config.store_dir.resolve() / "artifacts" / stage.name / now.key
         if not (folder / MANIFEST_FILE).is_file():
-            self.texts[stage.name] = f"runs: {why_it_runs(stage.name, self.history.last(stage.name), now)}"
-            raise _NotCachedError(stage.name)
+            before = self.history.last(stage.name)
+            self.texts[stage.name] = f"runs: {why_it_runs(stage.name, before, now)}"
+            if self.verify:
+                raise _NotCachedError(stage.name)
+            return _Missing("runs" if before is None else f"runs, unless {stage.name} makes the same as before")
         whole_up_to = self.config.verify_whole_up_to_bytes
         manifest = verify_artifact(folder, whole_up_to_bytes=whole_up_to) if self.verify else read_manifest(folder)
         self.texts[stage.name] = f"reused, made {moment(manifest.created_at)}"
@@ -121,10 +136,6 @@ def look_up_stages(config: RunConfig) -> CachedStages:
         return CachedStages(dict.fromkeys(config.stages, f"not known: {error_line(error)}"), {})
     try:
         _walk_to_the_end(lookup, config)
-    except _NotCachedError as missing:
-        rest = f"runs, unless {missing.stage} makes the same as before"
-        if lookup.history.last(missing.stage) is None:
-            rest = "runs"
     except BranchMayHaveMovedError as unknown:
         rest = str(unknown)
     except Exception as error:  # the system check explains a missing source

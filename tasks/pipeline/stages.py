@@ -28,7 +28,7 @@ Made: TypeAlias = Mapping[str, Any]
 
 
 # Roles that a stage only waits for; its program does not read them.
-_ONLY_AWAITED = ("checked", "gate")
+ONLY_AWAITED = ("checked", "gate")
 _OF_THE_REWARD_MODEL = ("reward_model", "gate")
 _OF_SEVERAL_SOURCES = (StageName.FILTER_DEMONSTRATIONS, StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
 
@@ -61,7 +61,7 @@ class Stage:
 
     def inputs(self, run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
         """The program's inputs, from what was made and from the run; `ask_hub` as in `filter_dataset_inputs`."""
-        read = (made_input(role, made[role]) for role in self.read_in(run) if role not in _ONLY_AWAITED)
+        read = (made_input(role, made[role]) for role in self.read_in(run) if role not in ONLY_AWAITED)
         return *read, *self.others(run, ask_hub)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakes.hub_server import FakeHub
 
+from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.digests import content_digest, file_entries
 from containers.contracts.identity import SINGLE_BATCH, stage_profile
@@ -16,7 +17,7 @@ from containers.contracts.names import MANIFEST_FILE, StageName
 from containers.contracts.spec import StageInput
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
-from tasks.pipeline.inputs import filter_dataset_inputs, named_model_input
+from tasks.pipeline.inputs import filter_dataset_inputs, filter_prompts_inputs, named_model_input
 from tasks.pipeline.lookup import finished_artifacts, look_up_stages
 from tasks.run.runtime import code_identity
 from tests.unit.factories.run_files import write_run
@@ -139,6 +140,20 @@ def test_nothing_behind_the_end_of_the_run_is_looked_up(hub: FakeHub, tmp_path: 
         StageName.FILTER_DATASET,
         StageName.WRITE_REPORT,
     ]
+
+
+def test_a_missing_result_hides_only_the_stages_that_read_it(hub: FakeHub, tmp_path: Path) -> None:
+    model, data = hub.commit("models", "org/tiny", MODEL_FILES), hub.commit("datasets", "org/pairs", DATA_FILES)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Name a colour."}\n')
+    config = run_from_hub(tmp_path, model=model, data=data, prompts={"train": str(prompts)})
+    filters = config.stage_config(StageName.FILTER_PROMPTS)
+    assert config.prompts is not None and isinstance(filters, FilterPromptsConfig)
+    publish(config, filters, filter_prompts_inputs(config.filter_prompts, config.prompts, ()))
+    found = look_up_stages(config).texts
+    assert found[StageName.FILTER_DATASET] == "runs: this run has no result of it yet"
+    assert found[StageName.FILTER_PROMPTS].startswith("reused, made ")
+    assert found[StageName.TRAIN_REWARD_MODEL] == "runs"
 
 
 def test_a_branch_of_the_dataset_hides_everything(hub: FakeHub, tmp_path: Path) -> None:
