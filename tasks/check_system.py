@@ -29,12 +29,14 @@ from containers.launch.preflight import (
     shm_finding,
 )
 from containers.report.machines import checks_section
+from tasks.checks.certificates import certificate_finding
 from tasks.checks.hardware import gpu_rows, variable_rows
 from tasks.checks.services import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
 from tasks.config.run import RunConfig
+from tasks.config.sources import model_source
 from tasks.display import current_display
 from tasks.gates.notice import block_finding, notify_blocks
-from tasks.pipeline.inputs import REFERENCE_KEY, reference_source
+from tasks.pipeline.inputs import REFERENCE_KEY
 from tasks.pipeline.reward_models import probe_reward_model
 from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.prefect_sync.artifacts import show_blocks
@@ -228,9 +230,18 @@ def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
         add("demonstrations", "data files", partial(probe_dataset, kind=DEMONSTRATIONS), config.demonstrations)
     if config.reward_model is not None:
         add("reward model", _SCORING_MODEL, probe_reward_model, config.reward_model)
+    for number, other in enumerate(config.further_reward_models, start=2):
+        name = f"reward model {number}"
+        add(name, _SCORING_MODEL, partial(probe_reward_model, key=name), model_source(other))
+        checks.append(
+            (
+                f"its certificate ({number})",
+                partial(certificate_finding, other, config.gates.reward_model, number=number),
+            )
+        )
     if (reference := config.filter_dataset.polarity.reference_reward_model) is not None:
         probe = partial(probe_model, key=REFERENCE_KEY)
-        add("reference reward model", _SCORING_MODEL, probe, reference_source(reference))
+        add("reference reward model", _SCORING_MODEL, probe, model_source(reference))
     if (path := config.tokenizer_file) is not None:
         probe_path = partial(probe_file, path, key="tokenizer_file")
         checks.append(("tokenizer_file", lambda: source_finding("tokenizer_file", "a readable file", probe_path)))

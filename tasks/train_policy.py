@@ -4,6 +4,7 @@ from containers.contracts.names import CERTIFICATE_INPUT, StageName
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.gates import require_certificate
+from tasks.pipeline.further_reward_models import further_certificate_inputs
 from tasks.pipeline.inputs import artifact_input
 from tasks.pipeline.run_stage import make
 from tasks.prefect_sync.artifacts import show_training
@@ -28,14 +29,17 @@ def train_policy(
     Raises:
         GateClosedError: the reward model did not pass and has no waiver, or it has no certificate.
     """
-    certificate = () if gate is None else (artifact_input(CERTIFICATE_INPUT, require_certificate(gate)),)
+    certificates: tuple[StageInput, ...] = ()
+    if gate is not None:
+        own = artifact_input(CERTIFICATE_INPUT, require_certificate(gate))
+        certificates = (own, *further_certificate_inputs(run.config))
     artifact = make(
         run,
         StageName.TRAIN_POLICY,
         prompts=prompts,
         start_model=start_model,
         reward_model=reward_model,
-        unkeyed=certificate,
+        unkeyed=certificates,
     )
     show_training(run, artifact)
     return artifact

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.policy_algorithms import AlgorithmParts
-from containers.contracts.configs.rewards import PythonTerm
+from containers.contracts.configs.rewards import PythonTerm, RewardModelTerm, RewardTerm
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -86,7 +87,7 @@ def stage_identity(
     return {
         "config": _what_matters(config).model_dump(mode="json"),
         "seed": seed,
-        "inputs": sorted([item.name, item.digest] for item in inputs if item.name != CERTIFICATE_INPUT),
+        "inputs": sorted([item.name, item.digest] for item in inputs if not item.name.startswith(CERTIFICATE_INPUT)),
         "code": code_digest,
         "numerics": profile.model_dump(mode="json", include=_NUMERICS) if has_numerics else {},
         "batch": batch.model_dump(mode="json"),
@@ -106,10 +107,7 @@ def _what_matters(config: StageConfig) -> StageConfig:
     if isinstance(config, TrainPolicyConfig):
         method = config.method.model_dump()
         beta = method.pop("beta")
-        rewards = tuple(
-            term.model_copy(update={"file": "reward.py"}) if isinstance(term, PythonTerm) else term
-            for term in config.rewards
-        )
+        rewards = tuple(map(_without_places, config.rewards))
         return config.model_copy(
             update={
                 "evaluation_prompt_length": None,
@@ -118,8 +116,20 @@ def _what_matters(config: StageConfig) -> StageConfig:
                 "rewards": rewards,
             }
         )
+    if isinstance(config, EvaluatePolicyConfig):
+        return config.model_copy(update={"rewards": tuple(map(_without_places, config.rewards))})
     if not isinstance(config, EvaluateRewardModelConfig):
         return config
     nowhere = {"path": "", "hub_id": None, "revision": None}
     suites = tuple(item.model_copy(update=nowhere) for item in config.suites)
     return config.model_copy(update={"suites": suites})
+
+
+def _without_places(term: RewardTerm) -> RewardTerm:
+    """The term without where its code or its models are stored; their contents count."""
+    if isinstance(term, PythonTerm):
+        return term.model_copy(update={"file": "reward.py"})
+    if isinstance(term, RewardModelTerm) and term.others:
+        nowhere = {"path": "", "hub_id": None, "revision": None, "certificate": ""}
+        return term.model_copy(update={"others": tuple(other.model_copy(update=nowhere) for other in term.others)})
+    return term

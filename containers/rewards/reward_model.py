@@ -33,11 +33,15 @@ class ModelReward(Reward):
 
     Args:
         normalisation: mean and standard deviation that turn a score into a reward; None: the score is the reward.
+        role: the stage's input with the model.
     """
 
-    def __init__(self, scorer: RewardScorer, *, normalisation: ScoreStatistics | None = None) -> None:
+    def __init__(
+        self, scorer: RewardScorer, *, normalisation: ScoreStatistics | None = None, role: str = "reward_model"
+    ) -> None:
         self._scorer = scorer
         self._normalisation = normalisation
+        self._role = role
 
     def scores(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[float]:
         """Return the score of each whole conversation; raises the errors of the scorer's `score_written`."""
@@ -45,13 +49,22 @@ class ModelReward(Reward):
 
     def values(self, answered: Sequence[Answered]) -> list[Value]:
         """Return the score of each completion; raises the errors of the scorer's `score_written`."""
+        return list(self.scored(answered))
+
+    def scored(self, answered: Sequence[Answered]) -> list[float]:
+        """Return the score of each completion; raises the errors of the scorer's `score_written`."""
         answers = [{"role": "assistant", "content": one.text} for one in answered]
         whole = [[*one.conversation, answer] for one, answer in zip(answered, answers, strict=True)]
-        return list(self.scores(whole))
+        return self.scores(whole)
 
     def rewards(self, values: Sequence[float]) -> list[float]:
         """Return the scores, or their distances above the mean in standard deviations."""
         return list(values) if self._normalisation is None else normalised(values, self._normalisation)
+
+    def of_rewards(self, rewards: Sequence[float]) -> list[float]:
+        """Return the scores that give these rewards."""
+        by = self._normalisation
+        return [reward if by is None else reward * by.standard_deviation + by.mean for reward in rewards]
 
     def rounding(self, values: Sequence[float]) -> float:
         """Return the rounding of the model's number type at the largest score, at least at 1."""
@@ -66,30 +79,93 @@ class ModelReward(Reward):
 
     def record(self, context: StageContext) -> None:
         """Record which reward model this is; the report compares it with the evaluated one."""
-        item = context.input("reward_model")
+        item = context.input(self._role)
         head = score_head_sha256(self._scorer.model)
         context.recorder.note(f"Rewards come from {item.origin or item.digest}; its score head is sha256:{head[:16]}…")
-        text = json.dumps({"digest": item.digest, "score_head_sha256": head}, indent=2)
-        (context.output / _REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")
+        if self._role == "reward_model":
+            text = json.dumps({"digest": item.digest, "score_head_sha256": head}, indent=2)
+            (context.output / _REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")
+
+
+class SeveralModels(Reward):
+    """Reward from the normalised scores of several reward models.
+
+    Where they disagree, the policy may have left what any of them knows; so the lowest, or the mean less the spread,
+    gives less for that (Coste et al. 2023, arXiv:2310.02743).
+
+    Args:
+        members: at least two; each normalises its scores.
+        spread_weight: for `mean_less_spread`.
+    """
+
+    def __init__(self, members: Sequence[ModelReward], *, combine: str, spread_weight: float) -> None:
+        self._members = members
+        self._combine = combine
+        self._spread_weight = spread_weight
+
+    def values(self, answered: Sequence[Answered]) -> list[Value]:
+        """Return the combined, normalised score of each completion; errors as of `ModelReward.values`."""
+        of_members = [member.rewards([float(value) for value in member.scored(answered)]) for member in self._members]
+        scores = torch.tensor(of_members, dtype=torch.float64)
+        if self._combine == "worst":
+            found = scores.min(dim=0).values
+        else:
+            found = scores.mean(dim=0)
+            if self._combine == "mean_less_spread":
+                found = found - self._spread_weight * scores.std(dim=0)
+        return list(found.tolist())
+
+    def rounding(self, values: Sequence[float]) -> float:
+        """Return the largest rounding of a member, where its own score is as far from its mean as theirs together."""
+        return max(member.rounding(member.of_rewards(values)) for member in self._members)
+
+    def scorable(self, context: StageContext, prompts: PolicyPrompts) -> PolicyPrompts:
+        """Return the prompts that every member can score."""
+        for member in self._members:
+            prompts = member.scorable(context, prompts)
+        return prompts
+
+    def record(self, context: StageContext) -> None:
+        """Record each reward model, and how their scores are combined."""
+        for member in self._members:
+            member.record(context)
+        how = {
+            "mean": "their mean",
+            "worst": "the lowest",
+            "mean_less_spread": f"their mean less {self._spread_weight:g} times their standard deviation",
+        }[self._combine]
+        context.recorder.note(f"Of the normalised scores of {len(self._members)} reward models, {how} is the reward.")
 
 
 def start(context: StageContext, config: Rewarding, term: RewardModelTerm) -> Reward:
-    """Load the stage's reward model, with positions for the longest conversation; for training, it is certified."""
+    """Load the stage's reward models, with positions for the longest conversation; for training, each is certified."""
+    own, *others = (
+        _member(context, config, term, role=f"reward_model{ending}", certificate=f"{CERTIFICATE_INPUT}{ending}")
+        for ending in ("", *(f"_{number}" for number in range(2, 2 + len(term.others))))
+    )
+    if not others:
+        return own
+    return SeveralModels([own, *others], combine=term.combine, spread_weight=term.spread_weight)
+
+
+def _member(
+    context: StageContext, config: Rewarding, term: RewardModelTerm, *, role: str, certificate: str
+) -> ModelReward:
     if isinstance(config, EvaluatePolicyConfig):
-        scorer = load_scorer(context, batch_size=config.batch_size)
+        scorer = load_scorer(context, batch_size=config.batch_size, role=role)
     else:
-        require_certificate(context)
-        scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size)
+        require_certificate(context, role=role, certificate=certificate)
+        scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size, role=role)
     check_lengths(config, max_positions=scorer.max_length, name="reward model")
-    return ModelReward(scorer, normalisation=_normalisation(context, term))
+    return ModelReward(scorer, normalisation=_normalisation(context, term, role=role), role=role)
 
 
-def _normalisation(context: StageContext, term: RewardModelTerm) -> ScoreStatistics | None:
+def _normalisation(context: StageContext, term: RewardModelTerm, *, role: str) -> ScoreStatistics | None:
     """Return mean and standard deviation of the reward model's scores if rewards are normalised by them; note them."""
     if term.normalise != "validation":
         return None
-    item = context.input("reward_model")
-    found = normalisation_of(reward_model_folder(context.input_path("reward_model")), origin=item.origin)
+    item = context.input(role)
+    found = normalisation_of(reward_model_folder(context.input_path(role)), origin=item.origin)
     context.recorder.note(
         f"Rewards are scores minus their mean, {found.mean:.4g}, divided by their standard deviation, "
         f"{found.standard_deviation:.4g} ({found.num_scores:,} scores: {found.scores_of})."
@@ -97,19 +173,20 @@ def _normalisation(context: StageContext, term: RewardModelTerm) -> ScoreStatist
     return found
 
 
-def load_scorer(context: StageContext, *, batch_size: int) -> RewardScorer:
-    """Load the scorer of the stage's `reward_model` input; its maximum length is that model's positions.
+def load_scorer(context: StageContext, *, batch_size: int, role: str = "reward_model") -> RewardScorer:
+    """Load the scorer of a reward model of the stage; its maximum length is that model's positions.
 
     Args:
         batch_size: maximum conversations per forward; the stage's `score_batch_tokens` limits them too.
+        role: the stage's input with the model.
 
     Raises:
         MissingPrerequisiteError: the input is missing or damaged, or has no score head.
     """
-    folder = reward_model_folder(context.input_path("reward_model"))
+    folder = reward_model_folder(context.input_path(role))
     profile = context.spec.profile
     model = load_reward_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
-    tokenizer = load_tokenizer(folder, origin=context.input("reward_model").origin)
+    tokenizer = load_tokenizer(folder, origin=context.input(role).origin)
     config = context.spec.config
     batch_tokens = config.score_batch_tokens if isinstance(config, TrainPolicyConfig | EvaluatePolicyConfig) else None
     return policy_scorer(model, tokenizer, batch_size=batch_size, batch_tokens=batch_tokens)
@@ -124,32 +201,39 @@ def policy_scorer(
     )
 
 
-def require_certificate(context: StageContext) -> Certificate:
-    """Return the certificate of the stage's `reward_model`.
+def require_certificate(
+    context: StageContext, *, role: str = "reward_model", certificate: str = CERTIFICATE_INPUT
+) -> Certificate:
+    """Return the certificate of a reward model of the stage.
 
-    The orchestrator has already checked that its gate opened or was waived.
+    The orchestrator has already checked that its gate opened or was waived; of a further reward model also that the
+    certificate is about these weights.
+
+    Args:
+        role: the stage's input with the model.
+        certificate: the stage's input with the certificate.
 
     Raises:
         MissingPrerequisiteError: the certificate is missing, unreadable, or that of another model or score head.
     """
-    path = context.input_path(CERTIFICATE_INPUT) / CERTIFICATE_FILE
+    path = context.input_path(certificate) / CERTIFICATE_FILE
     try:
-        certificate = Certificate.model_validate_json(path.read_bytes())
+        found = Certificate.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise MissingPrerequisiteError(
             f"The certificate of the reward model, {path}, cannot be read: {error}. Run evaluate_reward_model again."
         ) from error
-    item, model = context.input("reward_model"), certificate.model
-    if model.digest != item.digest:
+    item, model = context.input(role), found.model
+    if role == "reward_model" and model.digest != item.digest:
         raise MissingPrerequisiteError(
             f"The certificate is that of another reward model ({model.origin or model.digest}) than the one given "
             f"({item.origin or item.digest}). Run evaluate_reward_model on the model that gives the policy's rewards."
         )
-    head = score_head_sha256(reward_model_folder(context.input_path("reward_model")))
+    head = score_head_sha256(reward_model_folder(context.input_path(role)))
     if model.score_head_sha256 != head:
         raise MissingPrerequisiteError(
             f"The reward model's score head is sha256:{head[:16]}…, the certificate is about "
             f"sha256:{model.score_head_sha256[:16]}…: the model was changed after it was judged. Run "
             f"evaluate_reward_model again."
         )
-    return certificate
+    return found

@@ -28,6 +28,7 @@ from tasks.config.debug import debug_notice
 from tasks.config.errors import InvalidConfigError, Mistake
 from tasks.config.loading import LoadedConfig
 from tasks.config.run import RunConfig
+from tasks.config.sources import model_source
 from tasks.display import install_display
 from tasks.mlflow_sync.start import install_mlflow_start
 from tasks.mlflow_sync.state_file import PENDING_FOLDER
@@ -131,8 +132,9 @@ def _unusable_sources(config: RunConfig) -> str:
             probes.append(partial(probe_dataset, source, token=None, kind=kind))
     if config.base_model is not None and config.base_model.path is not None:
         probes.append(partial(probe_model, config.base_model, token=None))
-    if config.reward_model is not None and config.reward_model.path is not None:
-        probes.append(partial(probe_reward_model, config.reward_model, token=None, ask_hub=False))
+    for model in (config.reward_model, *map(model_source, config.further_reward_models)):
+        if model is not None and model.path is not None:
+            probes.append(partial(probe_reward_model, model, token=None, ask_hub=False))
     for suite in config.evaluate_reward_model.suites:
         if suite.hub_id is None:
             probes.append(partial(probe_suite, suite, token=None))

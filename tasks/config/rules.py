@@ -216,10 +216,17 @@ def _retrain_names_suites(config: RunTree) -> Iterator[Mistake]:
                 yield Mistake(f"retrain.{key}", f"`{name}` is no suite of this run. {hint}")
 
 
-def _reference_reward_model_has_one_place(config: RunTree) -> Iterator[Mistake]:
+def _other_reward_models_have_one_place(config: RunTree) -> Iterator[Mistake]:
     model = config.filter_dataset.polarity.reference_reward_model
-    if model is not None:
-        yield from _unusable(ModelSource, model.model_dump(), key="filter_dataset.polarity.reference_reward_model")
+    named = [] if model is None else [("filter_dataset.polarity.reference_reward_model", model)]
+    named += [
+        (f"train_policy.rewards.{place}.others.{number}", other)
+        for place, term in enumerate(config.train_policy.rewards)
+        if isinstance(term, RewardModelTerm)
+        for number, other in enumerate(term.others)
+    ]
+    for key, model in named:
+        yield from _unusable(ModelSource, model.model_dump(exclude={"certificate"}), key=key)
 
 
 def _suites_have_sources(config: RunTree) -> Iterator[Mistake]:
@@ -271,7 +278,7 @@ _RULES: tuple[Rule, ...] = (
     _policy_is_judged_and_trained,
     _pairs_are_left_for_the_reward_model,
     _pairs_are_held_out,
-    _reference_reward_model_has_one_place,
+    _other_reward_models_have_one_place,
     _suites_have_names,
     _retrain_names_suites,
     _suites_have_sources,

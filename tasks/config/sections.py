@@ -12,7 +12,7 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.rewards import RewardModelTerm
+from containers.contracts.configs.rewards import FurtherRewardModel, RewardModelTerm
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -185,6 +185,12 @@ class RunTree(Frozen):
     def policy_on_rewards(self) -> TrainPolicyConfig | None:
         """The training of the policy on rewards; None if it is trained on the pairs, or there is no policy."""
         return self.train_policy if self.train_dpo is None and self.has_policy else None
+
+    @property
+    def further_reward_models(self) -> tuple[FurtherRewardModel, ...]:
+        """The reward models that give the policy's rewards together with the run's own."""
+        terms = () if self.policy_on_rewards is None else self.policy_on_rewards.rewards
+        return tuple(other for term in terms if isinstance(term, RewardModelTerm) for other in term.others)
 
     @property
     def policy_stage(self) -> StageName:

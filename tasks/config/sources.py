@@ -52,6 +52,11 @@ class RewardModelSource(ModelSource):
     )
 
 
+def model_source(model: ReferenceRewardModel) -> ModelSource:
+    """A reward model that a stage's configuration names, as a `ModelSource`."""
+    return ModelSource(hub_id=model.hub_id, revision=model.revision, path=model.path)
+
+
 class MixedSource(RowSource):
     """One source of a mixture."""
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from containers.contracts.configs.evaluate_reward_model import SuiteFile
-from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, FilterDatasetConfig, ReferenceRewardModel
+from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.row_filters import RowFilters
 from containers.contracts.names import MODEL_FOLDER
 from containers.contracts.spec import ArtifactRef, StageInput
-from tasks.config.sources import DatasetSource, ModelSource
+from tasks.config.sources import DatasetSource, ModelSource, model_source
 from tasks.sources.hub import hub_token
 from tasks.sources.local import ResolvedSource, resolve_file
 from tasks.sources.peek import DEMONSTRATIONS, PROMPTS, DataKind
@@ -64,7 +64,7 @@ def filter_dataset_inputs(
     if config.contamination != "off":
         files = (*files, *suite_inputs(suites, ask_hub=ask_hub))
     if config.polarity.reference_reward_model is not None:
-        judge = reference_source(config.polarity.reference_reward_model)
+        judge = model_source(config.polarity.reference_reward_model)
         files = (*files, model_input(judge, name=REFERENCE_INPUT, ask_hub=ask_hub, key=REFERENCE_KEY))
     if config.max_tokens is None or base_model is None:
         return files
@@ -105,11 +105,6 @@ def model_input(source: ModelSource, *, name: str, ask_hub: bool, key: str = "ba
     if ask_hub or source.hub_id is None:
         return _input(name, resolve_model(source, token=hub_token(), key=key))
     return pinned_model_input(source, name=name)
-
-
-def reference_source(model: ReferenceRewardModel) -> ModelSource:
-    """The reference reward model as a `ModelSource`."""
-    return ModelSource(**model.model_dump())
 
 
 def vocabulary_input(tokenizer_file: Path | None) -> tuple[StageInput, ...]:

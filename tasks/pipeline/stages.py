@@ -14,6 +14,7 @@ from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput
 from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
+from tasks.pipeline.further_reward_models import further_model_inputs
 from tasks.pipeline.inputs import (
     filter_dataset_inputs,
     filter_demonstrations_inputs,
@@ -118,8 +119,13 @@ STAGES = (
     ),
     Stage(StageName.COMPUTE_REFERENCE, "reference", ("pairs", "start_model")),
     Stage(StageName.TRAIN_DPO, "policy", ("pairs", "start_model", "reference")),
-    Stage(StageName.TRAIN_POLICY, "policy", ("prompts", "start_model", "reward_model", "gate")),
-    Stage(StageName.EVALUATE_POLICY, "verdict", ("prompts", "start_model", "reward_model", "policy")),
+    Stage(StageName.TRAIN_POLICY, "policy", ("prompts", "start_model", "reward_model", "gate"), further_model_inputs),
+    Stage(
+        StageName.EVALUATE_POLICY,
+        "verdict",
+        ("prompts", "start_model", "reward_model", "policy"),
+        further_model_inputs,
+    ),
 )
 BY_NAME: Mapping[StageName, Stage] = {stage.name: stage for stage in STAGES}
 # The stages of a policy only.

@@ -72,6 +72,7 @@ class PlanContext:
         prompt_lengths: of a prompt set; None: the policy's prompts are those of the pairs, or none could be read.
         demonstration_lengths: of demonstrations; None: train_sft learns pairs, or none could be read.
         reward_model: from `reward_model:`; None if the run trains one, or its shape is unknown.
+        further_reward_models: that reward the policy beside it; None where a shape is unknown.
         reference: the reward model that judges the labels; None if there is none, or its shape is unknown.
         reused: stages that have their result already.
         cpu: speed of the CPU, if the run has no GPU and the speed was measured.
@@ -86,6 +87,7 @@ class PlanContext:
     prompt_lengths: PairLengths | None = None
     demonstration_lengths: PairLengths | None = None
     reward_model: FoundShape | None = None
+    further_reward_models: tuple[FoundShape | None, ...] = ()
     reference: FoundShape | None = None
     reused: frozenset[StageName] = frozenset()
     cpu: CpuSpeed = NOT_MEASURED
@@ -120,13 +122,14 @@ class PlanContext:
         return self.reward_model if self.config.reward_model is not None else self.model
 
     @property
-    def scorer_of_policy(self) -> FoundShape | None:
-        """The reward model among the policy's rewards, of the shape of the model if its own is unknown."""
+    def scorers_of_policy(self) -> tuple[FoundShape, ...]:
+        """The reward models among the policy's rewards, of the shape of the model where their own is unknown."""
         policy = self.config.policy_on_rewards
         rewards = REWARD_MODEL_ALONE if policy is None else policy.rewards
         if not any(isinstance(term, RewardModelTerm) for term in rewards):
-            return None
-        return self.scorer or self.model
+            return ()
+        found = (scorer or self.model for scorer in (self.scorer, *self.further_reward_models))
+        return tuple(scorer for scorer in found if scorer is not None)
 
 
 def count_figure(name: str, count: Count | None, unit: str) -> Figure:

@@ -121,9 +121,10 @@ def policy_memory(
 ) -> dict[str, int]:
     """Bytes beside the trained policy: reward model, reference, and the cache of generation."""
     parts: dict[str, int] = {}
-    if context.scorer is not None and context.scorer_of_policy is not None:
-        reward_model = total_parameters(context.scorer.shape, head="score")
-        parts["reward model"] = estimates.inference_memory(reward_model, context.profile)
+    if context.scorer is not None and (scorers := context.scorers_of_policy):
+        parameters = sum(total_parameters(scorer.shape, head="score") for scorer in scorers)
+        name = "reward model" if len(scorers) == 1 else f"{len(scorers)} reward models"
+        parts[name] = estimates.inference_memory(parameters, context.profile)
     prompts = _prefilled_prompts(context, config, batch) * longest_prompt(context, config.max_prompt_length)
     own = completions_of_a_rank(batch) * _room_for_completion(context, config)
     if config.rollout_engine == "vllm":
@@ -217,9 +218,9 @@ def _judging(
     language_models = (0 if completions.are_judged_late else 1) + (1 if config.method.beta else 0)
     one = estimates.forward_work(load.shape, profile, tokens=count * load.mean_tokens, num_processes=ranks)
     one += head.judging_work(tokens=count * load.judged_tokens)
-    scorer = context.scorer_of_policy
-    if scorer is None:
-        return one * language_models
     siblings = min(config.num_generations, batch.per_device_batch_size)
     tokens = count * _mean_tokens(context, config, siblings=siblings)
-    return one * language_models + estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=ranks)
+    found = one * language_models
+    for scorer in context.scorers_of_policy:
+        found += estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=ranks)
+    return found

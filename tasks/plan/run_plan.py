@@ -11,7 +11,7 @@ from containers.formatting import size
 from tasks.config.errors import ConfigError, InvalidConfigError, Mistake
 from tasks.config.loading import LoadedConfig
 from tasks.config.run import RunConfig
-from tasks.config.sources import ModelSource
+from tasks.config.sources import model_source
 from tasks.plan import estimates
 from tasks.plan.estimates import Work
 from tasks.plan.figures import CachedWords, Figure, PlanContext, StagePlan, disk_figure, time_figure
@@ -159,7 +159,8 @@ def draft_plan(
         prompt_lengths=read_prompt_lengths(config, vocabulary_size=vocabulary_size, artifacts=artifacts),
         demonstration_lengths=read_demonstration_lengths(config, vocabulary_size=vocabulary_size, artifacts=artifacts),
         reward_model=None if config.reward_model is None else find_scorer_shape(config.reward_model),
-        reference=None if reference is None else find_scorer_shape(ModelSource(**reference.model_dump())),
+        further_reward_models=tuple(find_scorer_shape(model_source(other)) for other in config.further_reward_models),
+        reference=None if reference is None else find_scorer_shape(model_source(reference)),
         reused=frozenset(artifacts),
         cpu=cpu,
         mistakes=mistakes,

@@ -227,8 +227,8 @@ def _policy_comparison(context: PlanContext, *, num_prompts: int) -> Work | None
     )
     tokens = count * (prompt_tokens + config.max_completion_length)
     of_each = one_policy + estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
-    if context.scorer_of_policy is not None:
-        of_each += estimates.forward_work(context.scorer_of_policy.shape, profile, tokens=tokens, num_processes=1)
+    for scorer in context.scorers_of_policy:
+        of_each += estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=1)
     return of_each * 2
 
 

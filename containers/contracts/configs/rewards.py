@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from containers.contracts.base import BatchSize, Difference, Frozen, Name, Positive, Tokens
+from containers.contracts.configs.filter_dataset import ReferenceRewardModel
 
 RewardKind: TypeAlias = Literal["outcome", "shaping"]
 CpuSeconds = Annotated[int, Field(ge=1, le=600)]
@@ -80,10 +81,29 @@ class _Verdict(Term):
         return True
 
 
+class FurtherRewardModel(ReferenceRewardModel):
+    """A reward model beside the run's own, with its certificate."""
+
+    certificate: str = Field(
+        min_length=1,
+        description="The file certificate.json of that model, or the folder that has it: of evaluate_reward_model, or "
+        "of `rlhf certify`",
+    )
+
+
 class RewardModelTerm(Term):
-    """The score of the run's reward model, which must have a certificate."""
+    """The score of the run's reward model, which must have a certificate; or of several, each with its own."""
 
     type: Literal["reward_model"] = "reward_model"
+    others: tuple[FurtherRewardModel, ...] = Field(
+        (), description="Further reward models beside the run's own; their scores are normalised, so that they compare"
+    )
+    combine: Literal["mean", "worst", "mean_less_spread"] = Field(
+        "mean", description="Of the scores of several: their mean, the lowest, or the mean less spread_weight × spread"
+    )
+    spread_weight: Positive = Field(
+        1.0, description="For mean_less_spread: weight of the standard deviation of the scores of several models"
+    )
     normalise: Literal["off", "running", "validation"] = Field(  # type: ignore[assignment]
         "off",
         description="validation: less the mean of the scores of its own validation pairs, divided by their standard "
@@ -242,6 +262,18 @@ def outcomes_of(terms: Sequence[RewardTerm]) -> frozenset[str]:
     return found or frozenset(term.name for term in terms if isinstance(term, RewardModelTerm))
 
 
+def _of_several_models(term: RewardModelTerm, *, key: str) -> Iterator[tuple[str, str]]:
+    if term.others and term.normalise != "validation":
+        yield (
+            f"{key}.normalise",
+            f"{term.normalise}: the scores of several reward models differ in level and scale. Use validation.",
+        )
+    if not term.others and term.combine != "mean":
+        yield f"{key}.combine", f"{term.combine} is about several reward models, and `others` names none."
+    if term.combine != "mean_less_spread" and term.spread_weight != 1.0:
+        yield f"{key}.spread_weight", "is only read by `combine: mean_less_spread`. Leave it out."
+
+
 def reward_contradictions(terms: Sequence[RewardTerm]) -> Iterator[tuple[str, str]]:
     """Yield for each mistake between terms: its key in train_policy, and a sentence."""
     names, outcomes = [term.name for term in terms], [term.name for term in terms if term.is_outcome]
@@ -260,8 +292,10 @@ def reward_contradictions(terms: Sequence[RewardTerm]) -> Iterator[tuple[str, st
             yield f"{key}.normalise", "an outcome is 1 or 0, and stays so: divided, wrong would not be 0. Use off."
         if term.name in outcomes_of(terms) and term.weight <= 0:
             yield f"{key}.weight", f"{term.weight:g}: this term says what is right, so its weight must be above 0."
+        if isinstance(term, RewardModelTerm):
+            yield from _of_several_models(term, key=key)
     if sum(isinstance(term, RewardModelTerm) for term in terms) > 1:
-        yield "rewards", "a run has one reward model; name it once."
+        yield "rewards", "a run has one reward model; name it once, and further ones in its `others`."
     if not outcomes_of(terms):
         yield (
             "rewards",

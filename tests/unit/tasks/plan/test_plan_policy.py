@@ -170,6 +170,16 @@ def test_work_is_generation_reference_reward_and_update_and_no_forward_of_the_po
     assert each == pytest.approx(100 * (generation + 2 * WEIGHTS * (PROMPTS * 3 // 4) + reference + reward + update))
 
 
+def test_each_of_several_reward_models_takes_memory_and_work(production: Path) -> None:
+    one = on_one_gpu(production)
+    other = "{path: elsewhere, certificate: elsewhere}"
+    rewards = f"[{{type: reward_model, normalise: validation, others: [{other}, {other}]}}]"
+    three = on_one_gpu(production, f"train_policy.rewards={rewards}")
+    memory = {figure.name: figure.value for figure in stage_of(plan_run(three), POLICY).memory}
+    assert memory["3 reward models"] == 3 * 2 * 7_568_409_600
+    assert operations(three) - operations(one) == pytest.approx(100 * 2 * 2 * WEIGHTS * PACKED)
+
+
 def test_generation_keeps_prompts_once_unless_transformers_own_way_is_asked_for(production: Path) -> None:
     def cache(*overrides: str) -> float | None:
         memory = stage_of(plan_run(on_one_gpu(production, *overrides)), POLICY).memory

@@ -1,0 +1,134 @@
+"""Several reward models give one reward: their mean, the lowest, or less where they disagree; each is certified."""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from containers.contracts.certificate import ScoreStatistics
+from containers.contracts.configs.rewards import FurtherRewardModel, RewardModelTerm, reward_contradictions
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.training import LoraSettings, TrainingSchedule
+from containers.contracts.names import StageName
+from containers.evals.score_statistics import SCORE_STATISTICS_FILE
+from containers.harness.context import StageContext
+from containers.harness.errors import MissingPrerequisiteError
+from containers.rewards.base import Reward
+from containers.rewards.reward_model import ModelReward, SeveralModels, start
+from containers.scoring.scorer import score_head_sha256
+from containers.stages import train_policy
+from tests.unit.factories.prompt_factory import answered, write_prompts
+from tests.unit.factories.report.certificate_factory import write_certificate
+from tests.unit.factories.spec_factory import make_context
+from tests.unit.factories.tiny_policy import save_causal_model, save_reward_model
+
+pytestmark = pytest.mark.stages
+
+ROWS = [answered(text) for text in ("Hello.", "No", "The red one, and the blue one.")]
+OTHER = FurtherRewardModel(path="somewhere", certificate="somewhere")
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("several")
+    made = {
+        "prompts": write_prompts(folder / "prompts", train=["Hi", "Which one?"]),
+        "start_model": save_causal_model(folder / "start"),
+    }
+    for ending, seed, mean in (("", 1, 0.5), ("_2", 2, -3.0), ("_3", 5, 0.0)):
+        merged = save_reward_model(folder / f"model{ending}" / "merged", seed=seed)
+        by = ScoreStatistics(mean=mean, standard_deviation=0.1 * seed, num_scores=9, scores_of="these")
+        (merged / SCORE_STATISTICS_FILE).write_text(by.model_dump_json())
+        made[f"reward_model{ending}"] = folder / f"model{ending}"
+        made[f"certificate{ending}"] = write_certificate(
+            folder / f"c{ending}", score_head_sha256=score_head_sha256(merged)
+        )
+    return made
+
+
+def context_of(tmp_path: Path, inputs: dict[str, Path], term: RewardModelTerm) -> StageContext:
+    config = TrainPolicyConfig(
+        rewards=(term,),
+        num_generations=2,
+        max_prompt_length=64,
+        max_completion_length=4,
+        lora=LoraSettings(r=4, alpha=8),
+        gradient_checkpointing=False,
+        schedule=TrainingSchedule(max_steps=2, save_steps=2),
+    )
+    return make_context(tmp_path, StageName.TRAIN_POLICY, config, inputs)
+
+
+def term_of(count: int, **changes: Any) -> RewardModelTerm:
+    return RewardModelTerm(normalise="validation", others=(OTHER,) * (count - 1), **changes)
+
+
+def started(tmp_path: Path, inputs: dict[str, Path], term: RewardModelTerm) -> Reward:
+    context = context_of(tmp_path, inputs, term)
+    config = context.spec.config
+    assert isinstance(config, TrainPolicyConfig)
+    return start(context, config, term)
+
+
+def alone(tmp_path: Path, inputs: dict[str, Path], ending: str) -> list[float]:
+    """The normalised scores of one model by itself."""
+    own = {**inputs, "reward_model": inputs[f"reward_model{ending}"], "certificate": inputs[f"certificate{ending}"]}
+    reward = started(tmp_path, own, RewardModelTerm(normalise="validation"))
+    assert isinstance(reward, ModelReward)
+    return reward.rewards([float(value) for value in reward.scored(ROWS)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "combined"),
+    [
+        ({}, statistics.mean),
+        ({"combine": "worst"}, min),
+        (
+            {"combine": "mean_less_spread", "spread_weight": 2.0},
+            lambda scores: statistics.mean(scores) - 2 * statistics.stdev(scores),
+        ),
+    ],
+    ids=["mean", "worst", "mean less spread"],
+)
+def test_the_normalised_scores_are_combined(
+    tmp_path: Path, inputs: dict[str, Path], changes: dict[str, Any], combined: Any
+) -> None:
+    reward = started(tmp_path, inputs, term_of(3, **changes))
+    assert isinstance(reward, SeveralModels)
+    of_each = [alone(tmp_path / f"alone{ending}", inputs, ending) for ending in ("", "_2", "_3")]
+    expected = [combined(scores) for scores in zip(*of_each, strict=True)]
+    values = reward.values(ROWS)
+    assert values == pytest.approx(expected, rel=1e-4)
+    assert reward.rewards([float(value) for value in values if isinstance(value, float)]) == values
+    assert len({round(value, 3) for value in expected}) == 3
+
+
+def test_a_policy_is_trained_on_them_and_the_log_says_how(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    context = context_of(tmp_path, inputs, term_of(2, combine="worst"))
+    train_policy.run(context)
+    notes = (context.work / "events.jsonl").read_text()
+    assert "Of the normalised scores of 2 reward models, the lowest is the reward." in notes
+    assert notes.count("its score head is sha256:") == 2
+
+
+def test_a_further_model_without_its_own_certificate_gives_no_reward(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    wrong = {**inputs, "certificate_2": inputs["certificate_3"]}
+    with pytest.raises(MissingPrerequisiteError, match="score head is sha256"):
+        started(tmp_path, wrong, term_of(2))
+    without = {name: path for name, path in inputs.items() if name != "certificate_2"}
+    with pytest.raises(MissingPrerequisiteError, match="needs an input `certificate_2`"):
+        started(tmp_path / "without", without, term_of(2))
+
+
+@pytest.mark.parametrize(
+    ("term", "key", "text"),
+    [
+        (RewardModelTerm(others=(OTHER,)), "rewards.0.normalise", "differ in level and scale. Use validation."),
+        (RewardModelTerm(combine="worst"), "rewards.0.combine", "`others` names none"),
+        (term_of(2, spread_weight=2.0), "rewards.0.spread_weight", "only read by `combine: mean_less_spread`"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(term: RewardModelTerm, key: str, text: str) -> None:
+    ((found, said),) = reward_contradictions([term])
+    assert found == key and text in said
