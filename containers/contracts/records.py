@@ -90,7 +90,7 @@ class PolicyEvaluation(Frozen):
     """`policy_evaluation.json`: policy against reference."""
 
     num_prompts: int = Field(ge=1)
-    terms: tuple[ComparedTerm, ...] = Field((), description="Each reward, where it is not the reward model alone")
+    terms: tuple[ComparedTerm, ...] = Field((), description="Each reward, where it is not one reward model alone")
     reward_policy: Metric
     reward_reference: Metric
     reward_difference: Metric = Field(description="Paired by prompt, with bootstrap interval")

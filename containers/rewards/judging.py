@@ -16,13 +16,32 @@ class Judged:
     """What the terms say about some completions, in order.
 
     Attributes:
-        values: by name of the term, as its curve shows it; NaN where it could not tell.
+        values: by name of the term, as its curve shows it; NaN where it could not tell. Of several reward models also
+            the reward by each, by the names of `members_of`.
         totals: the sums of the terms. A value that a term could not tell counts as 0 there, so that a completion does
             not gain by making a verifier fail.
     """
 
     values: Mapping[str, tuple[float, ...]]
     totals: tuple[float, ...]
+
+
+def compared_terms(rewards: Sequence[RewardTerm]) -> tuple[RewardTerm, ...]:
+    """Return what to compare one by one: the terms and their members; none where the only one is the sum already."""
+    only = rewards[0] if len(rewards) == 1 else None
+    if isinstance(only, RewardModelTerm):
+        return members_of(only)
+    return tuple(one for term in rewards for one in (term, *members_of(term)))
+
+
+def members_of(term: RewardTerm) -> tuple[RewardTerm, ...]:
+    """Return a term for each of several reward models, named `reward_model.1` and so on; none of any other term."""
+    if not isinstance(term, RewardModelTerm) or not term.others:
+        return ()
+    return tuple(
+        term.model_copy(update={"name": f"{term.name}.{number}", "others": ()})
+        for number in range(1, 2 + len(term.others))
+    )
 
 
 def judge(started: Sequence[StartedTerm], answered: Sequence[Answered]) -> Judged:
@@ -34,10 +53,16 @@ def judge(started: Sequence[StartedTerm], answered: Sequence[Answered]) -> Judge
     Raises:
         DivergedError: a score of the reward model is not finite.
     """
-    values, rewards = {}, {}
+    values: dict[str, tuple[float, ...]] = {}
+    rewards: dict[str, torch.Tensor] = {}
     for one in started:
         name = one.term.name
-        found, rewarded = _once_each(one, answered)
+        if one.reward.members:
+            members = [_once_each(StartedTerm(one.term, member), answered)[1] for member in one.reward.members]
+            values |= {term.name: tuple(own) for term, own in zip(members_of(one.term), members, strict=True)}
+            found = rewarded = one.reward.together(members)
+        else:
+            found, rewarded = _once_each(one, answered)
         values[name] = tuple(found)
         own = torch.tensor(rewarded, dtype=torch.float64)
         rewards[name] = RunningScale().scaled(own) if one.term.normalise == "running" else own

@@ -105,7 +105,15 @@ class SeveralModels(Reward):
 
     def values(self, answered: Sequence[Answered]) -> list[Value]:
         """Return the combined, normalised score of each completion; errors as of `ModelReward.values`."""
-        of_members = [member.rewards([float(value) for value in member.scored(answered)]) for member in self._members]
+        return list(self.together([member.rewards(member.scored(answered)) for member in self._members]))
+
+    @property
+    def members(self) -> Sequence[Reward]:
+        """Each reward model, the run's own first."""
+        return self._members
+
+    def together(self, of_members: Sequence[Sequence[float]]) -> list[float]:
+        """Return the combined score of each completion; `of_members` is [models][completions], normalised."""
         scores = torch.tensor(of_members, dtype=torch.float64)
         if self._combine == "worst":
             found = scores.min(dim=0).values
@@ -113,7 +121,7 @@ class SeveralModels(Reward):
             found = scores.mean(dim=0)
             if self._combine == "mean_less_spread":
                 found = found - self._spread_weight * scores.std(dim=0)
-        return list(found.tolist())
+        return [float(value) for value in found]
 
     def rounding(self, values: Sequence[float]) -> float:
         """Return the largest rounding of a member, where its own score is as far from its mean as theirs together."""

@@ -11,7 +11,6 @@ import pyarrow.parquet as parquet
 import torch
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
-from containers.contracts.configs.rewards import RewardModelTerm, RewardTerm
 from containers.contracts.names import COMPLETIONS_FILE, MODEL_FOLDER, PLOTS_FOLDER, POLICY_EVALUATION_FILE
 from containers.contracts.outcome import Metric
 from containers.distributed.devices import compute_device, compute_dtype
@@ -19,7 +18,7 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, DivergedError
 from containers.models.loading import load_causal_model, load_tokenizer, num_embedding_rows, position_limit
 from containers.rewards.base import Answered, close_rewards, start_rewards
-from containers.rewards.judging import Judged, judge
+from containers.rewards.judging import Judged, compared_terms, judge
 from containers.rollouts.comparison import ComparedPrompt, compare_policies, write_policy_plots
 from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
 from containers.rollouts.prompts import PolicyPrompt, check_lengths, opening_of, read_evaluation_prompts, seeded_subset
@@ -49,7 +48,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     log_ratios = [own - other for own, other in zip(logprobs, logprobs_of_reference, strict=True)]
     compared = _compare_prompts(context, config, prompts, policy, reference, log_ratios=log_ratios)
     evaluation = compare_policies(
-        compared, confidence=config.confidence, num_samples=config.num_samples, terms=_compared_terms(config)
+        compared, confidence=config.confidence, num_samples=config.num_samples, terms=compared_terms(config.rewards)
     )
     (context.output / POLICY_EVALUATION_FILE).write_text(evaluation.model_dump_json(indent=2), encoding="utf-8")
     _write_completions(compared, context.output / COMPLETIONS_FILE)
@@ -57,12 +56,6 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     figures = (value for _, value in evaluation if isinstance(value, Metric))
     of_terms = (metric for term in evaluation.terms for metric in (term.policy, term.reference, term.difference))
     return (*figures, *of_terms, *_empty_counts(context, compared))
-
-
-def _compared_terms(config: EvaluatePolicyConfig) -> tuple[RewardTerm, ...]:
-    """Return the rewards to compare one by one; none where the only one is the sum already."""
-    only = config.rewards[0] if len(config.rewards) == 1 else None
-    return () if isinstance(only, RewardModelTerm) else config.rewards
 
 
 def _held_out_prompts(context: StageContext, config: EvaluatePolicyConfig) -> tuple[PolicyPrompt, ...]:

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from containers.contracts.certificate import ScoreStatistics
-from containers.contracts.configs.rewards import FurtherRewardModel, RewardModelTerm, reward_contradictions
+from containers.contracts.configs.rewards import FurtherRewardModel, LengthTerm, RewardModelTerm, reward_contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.training import LoraSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.evals.score_statistics import SCORE_STATISTICS_FILE
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
-from containers.rewards.base import Reward
+from containers.rewards.base import Reward, StartedTerm
+from containers.rewards.judging import compared_terms, judge
 from containers.rewards.reward_model import ModelReward, SeveralModels, start
 from containers.scoring.scorer import score_head_sha256
 from containers.stages import train_policy
@@ -102,6 +103,20 @@ def test_the_normalised_scores_are_combined(
     assert values == pytest.approx(expected, rel=1e-4)
     assert reward.rewards([float(value) for value in values if isinstance(value, float)]) == values
     assert len({round(value, 3) for value in expected}) == 3
+
+
+def test_a_policy_is_judged_by_each_of_them_too(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    term = term_of(2, combine="worst")
+    found = judge([StartedTerm(term, started(tmp_path, inputs, term))], [*ROWS, ROWS[0]])
+    own, other = found.values["reward_model.1"], found.values["reward_model.2"]
+    assert own[:3] == pytest.approx(alone(tmp_path / "1", inputs, ""), rel=1e-4)
+    assert other[:3] == pytest.approx(alone(tmp_path / "2", inputs, "_2"), rel=1e-4)
+    assert found.totals == tuple(map(min, own, other))
+    assert found.totals[3] == found.totals[0]
+    assert [one.name for one in compared_terms([term])] == ["reward_model.1", "reward_model.2"]
+    beside = LengthTerm(name="short", target=(1, 9))
+    names = ["reward_model", "reward_model.1", "reward_model.2", "short"]
+    assert [one.name for one in compared_terms([term, beside])] == names
 
 
 def test_a_policy_is_trained_on_them_and_the_log_says_how(tmp_path: Path, inputs: dict[str, Path]) -> None:
