@@ -3,6 +3,7 @@
 from typing import Annotated, TypeAlias
 
 from flows.forms.pipeline import Help, NamesRunConfig, SetsKey, gpu_profiles, stages_to_name
+from flows.forms.reward_lines import SetsRewards
 
 _SPLITS = ("dataset.subset", "dataset.split", "dataset.validation_split")
 _PROMPT_SPLITS = ("prompts.subset", "prompts.split", "prompts.validation_split")
@@ -73,6 +74,7 @@ PromptsFile: TypeAlias = Annotated[
 Algorithm: TypeAlias = Annotated[
     str | None, SetsKey("train_policy.algorithm", help_text="All of what its paper says; its parts are settings")
 ]
+Rewards: TypeAlias = Annotated[list[str], SetsRewards()]
 NumGenerations: TypeAlias = Annotated[
     int | None, SetsKey("train_policy.num_generations", help_text="They are compared with each other")
 ]

@@ -6,7 +6,7 @@ the run configurations in the served folder, so these may name files to read any
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -22,17 +22,19 @@ _FILE_SCHEMES = ("file", "sqlite")
 _LONGEST_TEXT = 20_000
 
 
-def require_inside(values: Mapping[str, Any], *, lines: str) -> None:
+def require_inside(values: Mapping[str, Any], *, lines: str, yaml_fields: Collection[str] = ()) -> None:
     """Refuse values of a form that name a place outside, before anything is read there.
 
     Args:
         values: the filled-in values by field.
         lines: the field that holds `section.key=value`.
+        yaml_fields: fields that hold lines of YAML.
 
     Raises:
         InvalidConfigError: with every one of them.
     """
-    given = {**values, lines: _values_of_lines(texts_of(values.get(lines, ()), field=lines))}
+    given = {**values, lines: _values(line.partition("=")[2] for line in texts_of(values.get(lines, ()), field=lines))}
+    given |= {name: _values(texts_of(values[name], field=name)) for name in yaml_fields if name in values}
     mistakes = [
         Mistake(field, problem)
         for field, value in given.items()
@@ -70,10 +72,9 @@ def require_outputs_inside(config: RunConfig) -> None:
         raise InvalidConfigError("The form", mistakes)
 
 
-def _values_of_lines(lines: list[str]) -> list[Any]:
+def _values(texts: Iterable[str]) -> list[Any]:
     found: list[Any] = []
-    for line in lines:
-        text = line.partition("=")[2]
+    for text in texts:
         try:
             found.append(read_yaml_value(text, shown=""))
         except ConfigError:  # reported by the check of the run, which reads no file for it

@@ -53,7 +53,13 @@ _MOST_LINES = 100
 
 
 class SetsKeys:
-    """Annotation of a field whose value becomes overrides of the run."""
+    """Annotation of a field whose value becomes overrides of the run.
+
+    Attributes:
+        holds_yaml: whether its value is a list of YAML texts.
+    """
+
+    holds_yaml = False
 
     def overrides(self, value: object) -> list[str]:
         """`section.key=value` for the value.
@@ -201,7 +207,8 @@ def load_form(
         ConfigError: with every mistake.
     """
     path = chosen_config(values)
-    require_inside(values_given(values), lines=MORE_SETTINGS)
+    yaml_fields = [name for name, sets in _fields(form).items() if sets.holds_yaml]
+    require_inside(values_given(values), lines=MORE_SETTINGS, yaml_fields=yaml_fields)
     by_field = overrides_by_field(form, values)
     overrides = [*itertools.chain.from_iterable(by_field.values()), *fixed]
     lasting = [item for item in overrides if not item.startswith("run.again_from=")]  # a repeat goes on instead
@@ -215,12 +222,21 @@ def load_form(
 def overrides_by_field(form: Callable[..., object], values: Mapping[str, Any]) -> dict[str, list[str]]:
     """Filled-in field → its `section.key=value`, in the form's order; `more_settings` last, so they win."""
     found, given = dict[str, list[str]](), values_given(values)
-    for name, annotation in typing.get_type_hints(form, include_extras=True).items():
-        sets = next((item for item in getattr(annotation, "__metadata__", ()) if isinstance(item, SetsKeys)), None)
-        if sets is not None and name in given:
+    for name, sets in _fields(form).items():
+        if name in given:
             before = set(itertools.chain.from_iterable(found.values()))
             found[name] = [item for item in sets.overrides(given[name]) if item not in before]
     return {**found, MORE_SETTINGS: further_settings(given)}
+
+
+def _fields(form: Callable[..., object]) -> dict[str, SetsKeys]:
+    hints = typing.get_type_hints(form, include_extras=True).items()
+    return {
+        name: sets
+        for name, annotation in hints
+        for sets in getattr(annotation, "__metadata__", ())
+        if isinstance(sets, SetsKeys)
+    }
 
 
 def further_settings(values: Mapping[str, Any]) -> list[str]:

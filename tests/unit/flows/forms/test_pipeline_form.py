@@ -158,6 +158,33 @@ def test_another_prompt_set_and_algorithm_take_the_place_of_the_run_configuratio
     assert config.train_policy.method.beta == 0
 
 
+def test_lines_of_rewards_replace_those_of_the_run() -> None:
+    lines = ["math", "", "{type: length, target: [20, 200], weight: 0.1}"]
+    loaded, command = load_form(FORM, {"start_from": "grpo-polaris", "rewards": lines})
+    found = loaded.config.train_policy.rewards
+    assert [(term.type, term.weight) for term in found] == [("math", 1.0), ("length", 0.1)]
+    assert """'train_policy.rewards=[{"type": "math"}, {"type": "length",""" in command
+    unchanged, _ = load_form(FORM, {"start_from": "grpo-polaris", "rewards": ["", " "]})
+    assert unchanged.config.train_policy.rewards != found
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("maths", "the field rewards"),
+        ("{type: length, target: [20, 200], wieght: 0.1}", "train_policy.rewards.0.wieght"),
+        ("[math, exact]", "wanted a type such as `math`"),
+        ("{type: math", "rewards, line 1"),
+        ("{type: python, name: mine, file: mine.py}", "train_policy.rewards.0.file"),
+        ("{type: reward_model, others: [{path: /etc, certificate: x}]}", "/etc"),
+    ],
+)
+def test_a_wrong_line_of_rewards_is_refused(line: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_form(FORM, {"start_from": "grpo-polaris", "rewards": [line]})
+    assert said in str(error.value)
+
+
 def test_a_text_that_yaml_reads_as_something_else_stays_text() -> None:
     assert overrides_by_field(FORM, {"save_as": "123", "base_model_revision": "null"}) == {
         "save_as": ['run.name="123"'],
