@@ -88,9 +88,9 @@ class PrefectPages:
         expect(self.page.get_by_role("listbox")).to_have_count(0)
         return [text.strip() for text in found]
 
-    def add_setting(self, text: str) -> None:
-        """One more line under `more_settings`."""
-        field = self.field("more_settings")
+    def add_setting(self, text: str, *, under: str = "more_settings") -> None:
+        """One more line of a field that takes several."""
+        field = self.field(under)
         before = field.locator("textarea").count()
         field.get_by_role("button", name="Add item").click()
         expect(field.locator("textarea")).to_have_count(before + 1)
