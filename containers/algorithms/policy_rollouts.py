@@ -11,6 +11,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from containers.algorithms.policy_step import StepBatch
+from containers.contracts.configs.policy_algorithms import MOST_ROUNDS
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import write_atomically
 from containers.distributed.ranks import is_first_rank, of_all_ranks
@@ -27,9 +28,6 @@ from containers.rollouts.prompts import PolicyPrompt, PromptOrder
 from containers.training.checkpoints import CHECKPOINT_PREFIX
 
 ROLLOUTS_FILE = "rollouts.json"
-
-# Rounds of generation after which a step that cannot be filled ends the training; verl has 10 too.
-_MOST_ROUNDS = 10
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ class PolicyRollouts:
             kept = kept.and_those_of(more, at_most=wanted, num_generations=siblings) if kept.rows else more
             if len(kept.rows) == wanted:
                 return kept, rounds
-            if rounds == _MOST_ROUNDS:
+            if rounds == MOST_ROUNDS:
                 break
             drawn = self._drawn(policy)
         if not kept.rows:
@@ -239,7 +237,7 @@ class PolicyRollouts:
 
     def _not_filled(self, wanted: int) -> str:
         return (
-            f"{_MOST_ROUNDS} rounds of {wanted} prompts gave none whose completions differ in their reward "
+            f"{MOST_ROUNDS} rounds of {wanted} prompts gave none whose completions differ in their reward "
             f"(train_policy.parts.refill of {self.config.algorithm}). The rewards tell nothing about these prompts: "
             "they are too hard for this policy, or it solves them all. Use other prompts, more num_generations, "
             "another reward, fewer steps, or set parts.refill to false."

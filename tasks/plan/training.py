@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from containers.contracts.configs.policy_algorithms import MOST_ROUNDS
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan
@@ -123,6 +124,7 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
         head=head,
         beside=beside,
         more_figures=figures,
+        time_note=f"with one draw a step; refill takes up to {MOST_ROUNDS}" if config.method.refill else "",
     )
 
 
@@ -223,6 +225,7 @@ def _training_plan(
     head: Head | None = None,
     beside: dict[str, int] | None = None,
     more_figures: Sequence[Figure] = (),
+    time_note: str = "",
 ) -> StagePlan:
     stage, asked = StageName(config.stage), config.schedule
     exact_steps = asked.max_steps is not None
@@ -259,7 +262,7 @@ def _training_plan(
         host_memory=host_memory,
         disk=disk,
         work=work_figure(work, missing=context.missing),
-        time=time_figure(context, stage, work, missing=context.missing),
+        time=time_figure(context, stage, work, note=time_note, missing=context.missing),
         ladder=ladder_lines(config, context.profile, batch, runtime=context.config.runtime),
     )
 
@@ -286,7 +289,7 @@ def _token_figures(
 def _training_disk(
     context: PlanContext, stage: StageName, load: TrainingLoad, asked: TrainingSchedule, examples: Count | None
 ) -> Figure:
-    """Checkpoints, the whole model, its adapter, and tokens of the pairs.
+    """Checkpoints, the whole model, its adapter, and kept tokens.
 
     Older checkpoints are deleted after the new one was read back. A policy has no best one: it is not evaluated.
     """
@@ -301,5 +304,5 @@ def _training_disk(
         # The token cache, which a training on pairs keeps; a policy tokenizes its prompts again.
         tokens = examples.value * _sequences(stage) * load.mean_tokens * _BYTES_PER_KEPT_TOKEN
     note = f"{num_checkpoints} checkpoints ({which}), whole model"
-    note += (", adapter" if adapter else "") + (", tokens of the pairs" if tokens else "")
+    note += (", adapter" if adapter else "") + (", kept tokens" if tokens else "")
     return disk_figure(checkpoints + model + adapter + tokens, note=note)

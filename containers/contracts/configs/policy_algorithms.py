@@ -22,6 +22,8 @@ OBJECTIVES = Registry(
         "soft": "containers.losses.soft:soft",
     }
 )
+# Rounds of generation after which a step that `refill` cannot fill ends the training; verl has 10 too.
+MOST_ROUNDS = 10
 Advantage = Literal["leave_one_out", "group", "group_spread", "batch_spread"]
 RatioOver = Literal["token", "completion", "completion_mean"]
 LossWeights = Literal["completion", "token", "constant"]

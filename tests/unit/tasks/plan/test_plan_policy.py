@@ -170,6 +170,16 @@ def test_work_is_generation_reference_reward_and_update_and_no_forward_of_the_po
     assert each == pytest.approx(100 * (generation + 2 * WEIGHTS * (PROMPTS * 3 // 4) + reference + reward + update))
 
 
+def test_a_step_that_is_refilled_may_take_several_draws_and_the_plan_says_so(production: Path) -> None:
+    beta = "train_policy.beta=0"
+    times = [
+        stage_of(plan_run(on_one_gpu(production, f"train_policy.algorithm={name}", beta)), POLICY).time
+        for name in ("dapo", "grpo")
+    ]
+    notes = [time.note for time in times if time is not None]
+    assert [("with one draw a step; refill takes up to 10" in note) for note in notes] == [True, False]
+
+
 def test_each_of_several_reward_models_takes_memory_and_work(production: Path) -> None:
     one = on_one_gpu(production)
     other = "{path: elsewhere, certificate: elsewhere}"

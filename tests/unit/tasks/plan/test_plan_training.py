@@ -83,7 +83,7 @@ def test_the_disk_holds_a_new_checkpoint_before_an_older_one_is_deleted(
     )
     disk, larger = stage_of(two, stage).disk, stage_of(three, stage).disk
     assert disk is not None and larger is not None and disk.value is not None and larger.value is not None
-    tokens, pairs_text = (0.0, "") if stage is POLICY else (_tokens_of_an_epoch(two, stage), ", tokens of the pairs")
+    tokens, pairs_text = (0.0, "") if stage is POLICY else (_tokens_of_an_epoch(two, stage), ", kept tokens")
     assert disk.note == f"{num_checkpoints} checkpoints ({which}), whole model, adapter{pairs_text}"
     one = larger.value - disk.value
     parameters = sum(figure_of(two, stage, name).value or 0 for name in ("parameters", "trained parameters"))
