@@ -74,15 +74,6 @@ class Reward(ABC):
     def values(self, answered: Sequence[Answered]) -> list[Value]:
         """Return the value of each completion, as the term's curve shows it, or why it has none."""
 
-    @property
-    def members(self) -> Sequence["Reward"]:
-        """The rewards that this one combines by `together`; none of most."""
-        return ()
-
-    def together(self, of_members: Sequence[Sequence[float]]) -> list[float]:
-        """Return the value of each completion, from the rewards that each member gives it."""
-        raise NotImplementedError(f"{type(self).__name__} combines no other rewards.")
-
     def rewards(self, values: Sequence[float]) -> list[float]:
         """Return the reward of each value; the value itself unless a subclass overrides this."""
         return list(values)
@@ -100,6 +91,16 @@ class Reward(ABC):
 
     def close(self) -> None:  # noqa: B027 - it need not
         """End what this reward started."""
+
+
+class SeveralRewards(Reward):
+    """Several rewards that give one value together; a policy is judged by each of them too."""
+
+    members: Sequence[Reward]
+
+    @abstractmethod
+    def together(self, of_members: Sequence[Sequence[float]]) -> list[float]:
+        """Return the value of each completion; `of_members` is [members][completions], what each rewards."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from containers.contracts.configs.rewards import RewardModelTerm, RewardTerm
-from containers.rewards.base import Answered, StartedTerm
+from containers.rewards.base import Answered, SeveralRewards, StartedTerm
 from containers.rewards.combine import weighted
 from containers.rewards.policy_reward import RunningScale
 
@@ -57,7 +57,7 @@ def judge(started: Sequence[StartedTerm], answered: Sequence[Answered]) -> Judge
     rewards: dict[str, torch.Tensor] = {}
     for one in started:
         name = one.term.name
-        if one.reward.members:
+        if isinstance(one.reward, SeveralRewards):
             members = [_once_each(StartedTerm(one.term, member), answered)[1] for member in one.reward.members]
             values |= {term.name: tuple(own) for term, own in zip(members_of(one.term), members, strict=True)}
             found = rewarded = one.reward.together(members)

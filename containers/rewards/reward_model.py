@@ -21,7 +21,7 @@ from containers.evals.score_statistics import normalisation_of, normalised
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import load_reward_model, load_tokenizer, position_limit, reward_model_folder
-from containers.rewards.base import Answered, Reward, Rewarding, Value
+from containers.rewards.base import Answered, Reward, Rewarding, SeveralRewards, Value
 from containers.rollouts.prompts import PolicyPrompts, check_lengths, note_reward_model_template
 from containers.scoring.scorer import RewardScorer, score_head_sha256
 
@@ -87,7 +87,7 @@ class ModelReward(Reward):
             (context.output / _REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")
 
 
-class SeveralModels(Reward):
+class SeveralModels(SeveralRewards):
     """Reward from the normalised scores of several reward models.
 
     Where they disagree, the policy may have left what any of them knows; so the lowest, or the mean less the spread,
@@ -99,21 +99,16 @@ class SeveralModels(Reward):
     """
 
     def __init__(self, members: Sequence[ModelReward], *, combine: str, spread_weight: float) -> None:
-        self._members = members
+        self.members: Sequence[ModelReward] = members
         self._combine = combine
         self._spread_weight = spread_weight
 
     def values(self, answered: Sequence[Answered]) -> list[Value]:
         """Return the combined, normalised score of each completion; errors as of `ModelReward.values`."""
-        return list(self.together([member.rewards(member.scored(answered)) for member in self._members]))
-
-    @property
-    def members(self) -> Sequence[Reward]:
-        """Each reward model, the run's own first."""
-        return self._members
+        return list(self.together([member.rewards(member.scored(answered)) for member in self.members]))
 
     def together(self, of_members: Sequence[Sequence[float]]) -> list[float]:
-        """Return the combined score of each completion; `of_members` is [models][completions], normalised."""
+        """Return the combined score of each completion; `of_members` is [models][completions], normalised, no unit."""
         scores = torch.tensor(of_members, dtype=torch.float64)
         if self._combine == "worst":
             found = scores.min(dim=0).values
@@ -125,24 +120,24 @@ class SeveralModels(Reward):
 
     def rounding(self, values: Sequence[float]) -> float:
         """Return the largest rounding of a member, where its own score is as far from its mean as theirs together."""
-        return max(member.rounding(member.of_rewards(values)) for member in self._members)
+        return max(member.rounding(member.of_rewards(values)) for member in self.members)
 
     def scorable(self, context: StageContext, prompts: PolicyPrompts) -> PolicyPrompts:
         """Return the prompts that every member can score."""
-        for member in self._members:
+        for member in self.members:
             prompts = member.scorable(context, prompts)
         return prompts
 
     def record(self, context: StageContext) -> None:
         """Record each reward model, and how their scores are combined."""
-        for member in self._members:
+        for member in self.members:
             member.record(context)
         how = {
             "mean": "their mean",
             "worst": "the lowest",
             "mean_less_spread": f"their mean less {self._spread_weight:g} times their standard deviation",
         }[self._combine]
-        context.recorder.note(f"Of the normalised scores of {len(self._members)} reward models, {how} is the reward.")
+        context.recorder.note(f"Of the normalised scores of {len(self.members)} reward models, {how} is the reward.")
 
 
 def start(context: StageContext, config: Rewarding, term: RewardModelTerm) -> Reward:

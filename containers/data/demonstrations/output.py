@@ -6,10 +6,9 @@ from containers.contracts.configs.filter_demonstrations import FilterDemonstrati
 from containers.contracts.funnel import Funnel
 from containers.contracts.names import TRAIN_DEMONSTRATIONS_FILE, VALIDATION_DEMONSTRATIONS_FILE
 from containers.data.demonstrations.reading import DemonstrationSource, PlacedDemonstration
-from containers.data.filters.output import write_records
+from containers.data.filters.output import of_every_funnel, write_records
 from containers.data.filters.overlaps import Overlaps
 from containers.data.funnel import FunnelCounter, counted
-from containers.data.language import detector_name
 from containers.data.prompts.wording import as_told
 from containers.data.sources import rows_read_by_group
 from containers.data.tables import write_demonstrations
@@ -36,11 +35,8 @@ def write_demonstration_artifact(
     for file, items in ((TRAIN_DEMONSTRATIONS_FILE, train), (VALIDATION_DEMONSTRATIONS_FILE, validation)):
         kept = (item.row for item in items)
         write_demonstrations(context.output / file, (row._replace(prompt=as_told(row.prompt, config)) for row in kept))
-    duplicates = overlaps.near_duplicates
     funnel = Funnel(
-        sources=tuple(source.origin for source in sources),
-        rows_read=counter.total.rows_read,
-        steps=tuple(counter.total.steps),
+        **of_every_funnel(config, sources, counter=counter, overlaps=overlaps),
         kind="demonstrations",
         train_demonstrations=len(train),
         validation_demonstrations=len(validation),
@@ -48,10 +44,6 @@ def write_demonstration_artifact(
         kept_by_domain=counted(item.row.domain for item in rows),
         **rows_read_by_group(sources),
         train_by_source=counted(item.source for item in train),
-        num_similar_prompts=overlaps.num_similar_prompts,
-        num_near_duplicates=None if duplicates is None else len(duplicates),
-        contamination=tuple(overlaps.suites),
-        language_detector=detector_name() if config.check_language_on_text else "",
     )
     write_records(context.output, funnel, counter=counter, overlaps=overlaps)
     return funnel

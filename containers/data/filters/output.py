@@ -4,8 +4,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.row_filters import RowFilters
 from containers.contracts.funnel import Funnel, PolarityCheck, ReferenceCheck, ValidationPart
 from containers.contracts.names import (
     DROPPED_FILE,
@@ -26,7 +28,7 @@ from containers.data.funnel import UNKNOWN, FunnelCounter, counted
 from containers.data.funnel_by_group import FUNNEL_PLOT_FILE, write_funnel_plot, write_funnel_table
 from containers.data.language import detector_name
 from containers.data.rows import PreferenceRow
-from containers.data.sources import PairSource, PlacedRow
+from containers.data.sources import PairSource, PlacedRow, Source
 from containers.data.splits import Parts, PolicyPrompts
 from containers.data.tables import write_comparisons, write_pairs, write_prompt_texts, write_prompts
 from containers.harness.context import StageContext
@@ -143,11 +145,8 @@ def _funnel(
 ) -> Funnel:
     kept = division.train + division.validation
     strengths = counted(item.strength for item in kept)
-    duplicates = findings.overlaps.near_duplicates
     return Funnel(
-        sources=tuple(source.origin for source in sources),
-        rows_read=counter.total.rows_read,
-        steps=tuple(counter.total.steps),
+        **of_every_funnel(config, sources, counter=counter, overlaps=findings.overlaps),
         train_pairs=len(division.train),
         validation_pairs=len(division.validation),
         validation_parts=_parts(division),
@@ -160,11 +159,23 @@ def _funnel(
         train_by_source=counted(item.source for item in division.train),
         polarity=findings.polarity,
         reference=findings.reference,
-        num_similar_prompts=findings.overlaps.num_similar_prompts,
-        num_near_duplicates=None if duplicates is None else len(duplicates),
-        contamination=tuple(findings.overlaps.suites),
-        language_detector=detector_name() if config.check_language_on_text else "",
     )
+
+
+def of_every_funnel(
+    config: RowFilters, sources: Sequence[Source[Any]], *, counter: FunnelCounter, overlaps: Overlaps
+) -> dict[str, Any]:
+    """What the funnels of pairs, of prompts and of demonstrations say alike: the rows read, each step, overlaps."""
+    duplicates = overlaps.near_duplicates
+    return {
+        "sources": tuple(source.origin for source in sources),
+        "rows_read": counter.total.rows_read,
+        "steps": tuple(counter.total.steps),
+        "num_similar_prompts": overlaps.num_similar_prompts,
+        "num_near_duplicates": None if duplicates is None else len(duplicates),
+        "contamination": tuple(overlaps.suites),
+        "language_detector": detector_name() if config.check_language_on_text else "",
+    }
 
 
 def _parts(division: SplitRows) -> tuple[ValidationPart, ...]:

@@ -10,10 +10,9 @@ from containers.contracts.names import (
     POLICY_FROZEN_PROMPTS_FILE,
     POLICY_TRAIN_PROMPTS_FILE,
 )
-from containers.data.filters.output import write_records
+from containers.data.filters.output import of_every_funnel, write_records
 from containers.data.filters.overlaps import Overlaps
 from containers.data.funnel import FunnelCounter, counted
-from containers.data.language import detector_name
 from containers.data.prompts.chain import Prompts
 from containers.data.prompts.reading import PromptSource
 from containers.data.prompts.wording import as_asked
@@ -53,12 +52,9 @@ def write_prompt_artifact(
     for file, items in parts.items():
         rows = (item.row for item in items)
         write_prompts(context.output / file, (row._replace(prompt=as_asked(row.prompt, config)) for row in rows))
-    duplicates = overlaps.near_duplicates
     has_frozen = split.ids.frozen != split.ids.evaluation
     funnel = Funnel(
-        sources=tuple(source.origin for source in sources),
-        rows_read=counter.total.rows_read,
-        steps=tuple(counter.total.steps),
+        **of_every_funnel(config, sources, counter=counter, overlaps=overlaps),
         kind="prompts",
         policy_train_prompts=len(parts[POLICY_TRAIN_PROMPTS_FILE]),
         policy_eval_prompts=len(parts[POLICY_EVAL_PROMPTS_FILE]),
@@ -67,10 +63,6 @@ def write_prompt_artifact(
         kept_by_domain=counted(item.row.domain for item in split.rows),
         **rows_read_by_group(sources),
         train_by_source=counted(item.source for item in parts[POLICY_TRAIN_PROMPTS_FILE]),
-        num_similar_prompts=overlaps.num_similar_prompts,
-        num_near_duplicates=None if duplicates is None else len(duplicates),
-        contamination=tuple(overlaps.suites),
-        language_detector=detector_name() if config.check_language_on_text else "",
     )
     write_records(context.output, funnel, counter=counter, overlaps=overlaps)
     return funnel

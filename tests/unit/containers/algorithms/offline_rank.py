@@ -20,7 +20,7 @@ from containers.algorithms.reference_logps import computed_reference, with_refer
 from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES
 from containers.distributed.ranks import of_all_ranks
 from containers.packing.logps import add_logps, causal_of, completion_packs
-from tests.unit.containers.algorithms.test_offline_step import examples, gradient_of, policy_of
+from tests.unit.containers.algorithms.offline_cases import examples, gradient_of, policy_of
 
 if __name__ == "__main__":
     rank, ranks, rendezvous, start, output, loss_name = sys.argv[1:]

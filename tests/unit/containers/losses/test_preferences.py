@@ -1,4 +1,4 @@
-"""The losses on pairs by numbers reckoned by hand; test_offline_step holds their gradients against TRL."""
+"""The losses on pairs by numbers reckoned by hand; test_offline_peers holds their gradients against TRL."""
 
 import math
 from typing import Any

@@ -17,85 +17,34 @@ from containers.contracts.configs.row_filters import RankingPairs, RowReading
 from containers.data.filters.flaws import first_flaw
 from containers.data.formats.columns import SCHEMAS, detect_schema
 from containers.data.formats.files import Line
-from containers.data.reader import RowRead, read_rows, rows_of_lines
-from containers.data.rows import MalformedRowError, PreferenceRow
+from containers.data.reader import read_rows, rows_of_lines
 from containers.harness.errors import BadDataError
-
-PROMPT = "Name a colour."
-SYSTEM = "You answer in one word."
-SYSTEM_TURN = {"role": "system", "content": SYSTEM}
-USER = {"role": "user", "content": PROMPT}
-RED, BLUE = {"role": "assistant", "content": "Red."}, {"role": "assistant", "content": "Blue."}
-GPT_RED, GPT_BLUE = {"from": "gpt", "value": "Red."}, {"from": "gpt", "value": "Blue."}
-
-# Intel/orca_dpo_pairs; argilla/distilabel-intel-orca-dpo-pairs; the ShareGPT and Alpaca forms of LLaMA-Factory's
-# README of data; argilla/dpo-mix-7k; argilla/ultrafeedback-binarized-preferences; PKU-Alignment/PKU-SafeRLHF;
-# lmsys/chatbot_arena_conversations; berkeley-nest/Nectar; the output of distilabel's UltraFeedback task.
-ORCA = {"system": SYSTEM, "question": PROMPT, "chosen": "Red.", "rejected": "Blue."}
-DISTILABEL_ORCA = {
-    "system": SYSTEM, "input": PROMPT, "chosen": "Red.", "rejected": "Blue.", "generations": ["Red.", "Blue."],
-    "order": ["a", "b"], "rating": [9.0, 7.0], "status": "unchanged", "chosen_score": 9.0, "in_gsm8k_train": False,
-}  # fmt: skip
-SHAREGPT = {
-    "conversations": [{"from": "system", "value": SYSTEM}, {"from": "human", "value": PROMPT}],
-    "chosen": GPT_RED, "rejected": GPT_BLUE,
-}  # fmt: skip
-ALPACA = {"instruction": "Name", "input": "a colour.", "chosen": "Red.", "rejected": "Blue.", "system": SYSTEM}
-DPO_MIX = {
-    "dataset": "argilla/x", "chosen": [SYSTEM_TURN, USER, RED], "rejected": [SYSTEM_TURN, USER, BLUE],
-    "chosen_rating": 5.0, "rejected_rating": 3.0,
-}  # fmt: skip
-BINARIZED = {
-    "source": "sharegpt", "instruction": PROMPT, "chosen_response": "Red.", "rejected_response": "Blue.",
-    "chosen_avg_rating": 5.0, "rejected_avg_rating": 4.25, "chosen_model": "m",
-}  # fmt: skip
-PKU = {
-    "prompt": PROMPT, "response_0": "Blue.", "response_1": "Red.", "is_response_0_safe": True,
-    "is_response_1_safe": False, "better_response_id": 1, "safer_response_id": 0,
-}  # fmt: skip
-BATTLE = {
-    "question_id": "1", "model_a": "m", "model_b": "n", "winner": "model_b", "judge": "j", "turn": 1,
-    "conversation_a": [USER, BLUE], "conversation_b": [USER, RED], "language": "English",
-}  # fmt: skip
-RANKING = {"prompt": PROMPT, "completions": ["Grey.", "Red.", "Blue."], "ranks": [2, 1, 3]}
-NECTAR = {
-    "prompt": f"\n\nHuman: {PROMPT}\n\nAssistant: ", "num_responses": 3, "turns": 1, "source": ["x"],
-    "answers": [{"answer": "Blue.", "model": "m", "rank": 7.0}, {"answer": "Red.", "model": "n", "rank": 1.0},
-                {"answer": "Grey.", "model": "o", "rank": 3.0}],
-}  # fmt: skip
-DISTILABEL = {"instruction": PROMPT, "generations": ["Blue.", "Red."], "ratings": [2, 4], "model_names": ["m", "n"]}
-FORMS: dict[str, Mapping[str, Any]] = {
-    "Orca DPO": ORCA,
-    "Orca DPO of distilabel": DISTILABEL_ORCA,
-    "ShareGPT DPO": SHAREGPT,
-    "Alpaca ranking": ALPACA,
-    "TRL preference": DPO_MIX,
-    "Argilla": BINARIZED,
-    "PKU-SafeRLHF": PKU,
-    "arena conversations": BATTLE,
-    "ranking": RANKING,
-    "Nectar": NECTAR,
-}
-
-
-def parse(value: Mapping[str, Any]) -> PreferenceRow:
-    return detect_schema([value], file="rows.jsonl").parse(value)
-
-
-def reason_of(value: Mapping[str, Any]) -> str:
-    with pytest.raises(MalformedRowError) as caught:
-        parse(value)
-    return caught.value.reason
-
-
-def written(folder: Path, *rows: Mapping[str, Any]) -> Path:
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def sides(reads: list[RowRead]) -> list[tuple[str, str]]:
-    return [(read.row.pair.chosen, read.row.pair.rejected) for read in reads if read.row is not None]
+from tests.unit.containers.data.formats.published_forms import (
+    ALPACA,
+    BATTLE,
+    BINARIZED,
+    BLUE,
+    DISTILABEL_ORCA,
+    DPO_MIX,
+    FORMS,
+    GPT_BLUE,
+    GPT_RED,
+    NECTAR,
+    ORCA,
+    PKU,
+    PROMPT,
+    RANKING,
+    RED,
+    SHAREGPT,
+    SYSTEM,
+    SYSTEM_TURN,
+    USER,
+    parse,
+    reason_of,
+    sides,
+    unpaired,
+    written,
+)
 
 
 @pytest.mark.parametrize(("name", "value"), FORMS.items())
@@ -209,74 +158,6 @@ def test_the_real_pairs_are_the_same_in_every_form(shared_data: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("choice", "wanted"),
-    [
-        ("best_and_worst", [("Red.", "Blue.")]),
-        ("adjacent", [("Red.", "Grey."), ("Grey.", "Blue.")]),
-        ("all", [("Red.", "Grey."), ("Red.", "Blue."), ("Grey.", "Blue.")]),
-    ],
-)
-@pytest.mark.parametrize(
-    "value",
-    [
-        RANKING,
-        NECTAR,
-        {**DISTILABEL, "generations": ["Blue.", "Red.", "Grey."], "ratings": [2.0, 4.0, 3]},
-        {"prompt": PROMPT, "answers": ["Blue.", "Grey.", "Red."], "scores": [-1, 0.5, 7]},
-        {"instruction": PROMPT, "completions": [{"response": "Grey.", "overall_score": 5},
-                                                {"response": "Red.", "overall_score": 8.0},
-                                                {"response": "Blue.", "overall_score": 1}]},
-    ],
-)  # fmt: skip
-def test_a_ranking_gives_the_pairs_that_the_setting_says(
-    value: Mapping[str, Any], choice: RankingPairs, wanted: list[tuple[str, str]], tmp_path: Path
-) -> None:
-    reads = list(read_rows(written(tmp_path, value), RowReading(ranking_pairs=choice)))
-    assert sides(reads) == wanted
-    assert {read.line for read in reads} == {1}
-
-
-def test_equal_ranks_are_ties_and_are_counted(tmp_path: Path) -> None:
-    path = written(tmp_path, {**RANKING, "ranks": [1, 1, 2]})
-    flaws = [first_flaw(read.row) for read in read_rows(path, RowReading(ranking_pairs="all")) if read.row]
-    assert flaws == ["tie", "", ""]
-
-
-def test_the_strength_of_ranks_is_their_distance() -> None:
-    assert parse(RANKING).pair.margin == 2
-    assert parse(NECTAR).pair.margin == 3
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"ranks": [1, 2]}, "ranks_not_one_for_each_answer"),
-        ({"ranks": None}, "ranks_not_one_for_each_answer"),
-        ({"ranks": [1, None, float("nan")]}, "fewer_than_two_scores"),
-        ({"ranks": ["1", "2", "3"]}, "fewer_than_two_scores"),
-        ({"ranks": [True, False, True]}, "fewer_than_two_scores"),
-        ({"completions": "Red."}, "completions_not_a_list"),
-        ({"completions": ["", "Red.", "Blue."]}, ""),
-        ({"completions": ["Grey.", "", "Blue."]}, "empty_response"),
-        ({"completions": [str(n) for n in range(65)], "ranks": list(range(65))}, "too_many_answers"),
-        ({"prompt": ""}, "empty_prompt"),
-    ],
-)
-@pytest.mark.parametrize("choice", ["best_and_worst", "all"])
-def test_a_ranking_that_cannot_be_read_is_counted_by_reason(
-    change: Mapping[str, Any], reason: str, choice: RankingPairs, tmp_path: Path
-) -> None:
-    reads = list(read_rows(written(tmp_path, RANKING, {**RANKING, **change}), RowReading(ranking_pairs=choice)))
-    second = reads[3 if choice == "all" else 1 :]
-    assert second
-    if reason:
-        assert reason in {read.reason for read in second}
-    else:  # an answer in the middle concerns only its own pairs
-        wanted = ["", "empty_response", "empty_response"] if choice == "all" else [""]
-        assert sorted(read.reason for read in second) == wanted
-
-
-@pytest.mark.parametrize(
     ("value", "reason"),
     [
         ({**ORCA, "system": 3}, "system_not_text"),
@@ -315,41 +196,6 @@ def test_a_ranking_that_cannot_be_read_is_counted_by_reason(
 )
 def test_a_malformed_value_has_a_named_reason(value: Mapping[str, Any], reason: str) -> None:
     assert reason_of(value) == reason
-
-
-# As trl-lib/kto-mix-14k: completions of one prompt stand on lines of their own, as text or as one turn.
-def unpaired(prompt: str, completion: object, label: object) -> dict[str, Any]:
-    return {"prompt": prompt, "completion": completion, "label": label}
-
-
-def test_unpaired_completions_become_pairs_where_a_prompt_has_both_labels(tmp_path: Path) -> None:
-    path = written(
-        tmp_path,
-        unpaired("A?", "bad a", False),
-        unpaired("B?", [{"role": "assistant", "content": "good b"}], True),
-        unpaired("A?", "good a", True),
-        unpaired("A?", "better a", 1),
-        unpaired("A?", "best a", True),
-        unpaired("B?", "bad b", 0.0),
-        unpaired("C?", "only c", True),
-        unpaired("A?", "worse a", False),
-        unpaired("A?", "worst a", False),
-    )
-    reads = list(read_rows(path))
-    assert sides(reads) == [("good a", "bad a"), ("good b", "bad b"), ("better a", "worse a"), ("best a", "worst a")]
-    assert [(read.line, read.reason) for read in reads if read.row is None] == [(7, "no_completion_of_other_label")]
-
-
-@pytest.mark.parametrize("label", [None, "true", 2, -1, float("nan"), [True]])
-def test_a_label_that_is_neither_true_nor_false_is_counted(label: object, tmp_path: Path) -> None:
-    path = written(tmp_path, unpaired("A?", "x", label), unpaired("A?", "good", True), unpaired("A?", "bad", False))
-    assert [read.reason for read in read_rows(path)] == ["label_not_true_or_false", ""]
-
-
-def test_unpaired_completions_without_any_pair_are_refused_with_what_they_are_good_for(tmp_path: Path) -> None:
-    path = written(tmp_path, unpaired("A?", "x", True), unpaired("B?", "y", False))
-    with pytest.raises(BadDataError, match=r"no prompt has one labelled true and one labelled false.*loss `kto`"):
-        list(read_rows(path))
 
 
 def test_no_line_of_a_damaged_file_is_lost(tmp_path: Path) -> None:
