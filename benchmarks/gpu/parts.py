@@ -42,6 +42,9 @@ _MADE_FILE = "made.json"
 _PACKAGES = "torch triton transformers trl peft accelerate datasets tokenizers numpy pyarrow pydantic".split()  # noqa: SIM905
 _PROGRAMS = tuple(f"containers.stages.{stage}" for stage in CONTAINER_STAGES)
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_AGAIN, _RESUMED = _REPEATED = ("the same once more", "killed and resumed")
+# Kernels of a GPU add in no fixed order, so even a training that is not killed differs from itself.
+_PROMISED, _ROUNDING = 2.0, 1e-6
 # Small enough for two cores and a minute.
 _REHEARSED = (
     "gpu_profile=cpu",
@@ -157,7 +160,11 @@ def write_rows(folder: Path, *, train: int, length: int) -> None:
 def policies(work: Work) -> None:
     """Train the policy again, killed and resumed, by other algorithms, and in float32, all at the same time.
 
-    The same work twice, and resumed, is compared with the first training: weights bit by bit, and curves.
+    The same work twice, and resumed, is compared with the first training: weights bit by bit, and curves. A resumed
+    one may be no further from it than `_PROMISED` times the one that was not killed (docs/reliability.md).
+
+    Raises:
+        RuntimeError: the resumed training is further away.
     """
     made = work.made()
     float32 = ("gpu_profile.precision=float32", "gpu_profile.tf32=false")
@@ -174,13 +181,16 @@ def policies(work: Work) -> None:
             way: pool.submit(_trained, work, made, StageName.TRAIN_POLICY, way, *changes)
             for way, changes in ways.items()
         }
-    first = Path(made["policy"].path)
-    for name, future in {"the same once more": others["again"], "killed and resumed": resumed}.items():
+    first, distances = Path(made["policy"].path), dict[str, float]()
+    for name, future in zip(_REPEATED, (others["again"], resumed), strict=True):
         if (artifact := future.result()) is not None:
             weights = Path(ADAPTER_FOLDER) / _ADAPTER_WEIGHTS
             apart = numbers.weights_apart(Path(artifact.path) / weights, first / weights)
             losses = numbers.curves_apart(Path(artifact.path) / CURVES_FILE, first / CURVES_FILE)
             work.report({"what": f"train_policy, {name}, beside the first", **apart, "losses apart": losses})
+            distances[name] = apart["relative"]
+    if len(distances) == len(_REPEATED) and distances[_RESUMED] > max(_PROMISED * distances[_AGAIN], _ROUNDING):
+        raise RuntimeError(f"A resumed training is further from the first than promised: {distances}.")
 
 
 def _trained(work: Work, made: dict[str, Any], stage: StageName, way: str, *changes: str) -> ArtifactRef | None:
