@@ -2,7 +2,6 @@
 
 import copy
 import json
-import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,16 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
+from benchmarks.rloo_ways import (
+    ANSWER_TOKENS,
+    COMPLETIONS,
+    OURS,
+    PROMPT_TOKENS,
+    STEP_PROMPTS,
+    Lengths,
+    drawn_lengths,
+    every_way,
+)
 from benchmarks.speed_inputs import pairs_of, save_reward_model
 from benchmarks.speed_place import CPU, Place
 from containers.algorithms.policy_rollouts import PolicyRollouts
@@ -38,55 +47,20 @@ from containers.rollouts.generate import Completion
 from containers.rollouts.prompts import PolicyPrompt
 from containers.rollouts.shared_prompts import sharing
 
-DEFAULT, OURS = "TRL, its defaults", "ours"
-K = 4
-STEP_PROMPTS = 2
-STEP = K * STEP_PROMPTS
-_PROMPT_TOKENS, _ANSWER_TOKENS = (200, 2000), (100, 600)
-LENGTHS = "prompts 200 to 2,000 tokens, completions 100 to 600"
 ADAPTERS = LoraSettings(r=16, alpha=32)
-# The largest prompt with its completions is one pack, as train_policy plans it on a CPU.
-_PACK_TOKENS = _PROMPT_TOKENS[1] + K * _ANSWER_TOKENS[1]
-_WHOLE_STEP = {"per_device_train_batch_size": STEP, "gradient_accumulation_steps": 1}
-
-
-def _setting(size: int, *, prompts: int) -> str:
-    few = f"{size} completion{'' if size == 1 else 's'}"
-    return f"TRL, {few} a batch, {prompts} prompt{'' if prompts == 1 else 's'} a generation"
-
-
-# TRL pads what is generated together to its longest prompt and its longest completion, in every pass. With the
-# completions of one prompt alone (`steps_per_generation`) there is no padding of prompts; advantages compare the
-# completions of one prompt, and weights change after the whole step, so gradients are the same.
-SETTINGS: dict[str, dict[str, Any]] = {
-    _setting(size, prompts=prompts): {
-        "per_device_train_batch_size": size,
-        "gradient_accumulation_steps": STEP // size,
-        "steps_per_generation": prompts * K // size,
-        "gradient_checkpointing": False,
-    }
-    for prompts in (1, STEP_PROMPTS)
-    for size in (1, 2, K, STEP)
-    if size <= prompts * K and not (prompts > 1 and 1 < size < STEP)
-}
-ROWS: dict[str, dict[str, Any]] = {
-    DEFAULT: {**_WHOLE_STEP, "gradient_checkpointing": True},
-    **SETTINGS,
-    OURS: {},
-}
-Lengths = list[tuple[int, list[int]]]
 Task = tuple[str, list[str]]
 # Pairs whose texts are cut into prompts and completions: of letters, and of rows, which are short.
 _TEXT_PAIRS = {True: 50, False: 1500}
 
 
-def settings_of(*sizes: int) -> list[str]:
-    """Return the names of TRL's settings with so many completions a batch, of as few prompts as have so many."""
-    return [_setting(size, prompts=max(1, size // K)) for size in sizes]
-
-
 def prepare(
-    folder: Path, *, data: Path | None, count: int, seeds: Sequence[int], place: Place = CPU
+    folder: Path,
+    *,
+    data: Path | None,
+    count: int,
+    seeds: Sequence[int],
+    completions: int = COMPLETIONS,
+    place: Place = CPU,
 ) -> dict[int, Lengths]:
     """Write models, and for each seed prompts and completions; return the tokens of each prompt and completion."""
     save_reward_model(folder / "reward", data=data, place=place)
@@ -98,7 +72,7 @@ def prepare(
     for seed in seeds:
         pairs = pairs_of(data, _TEXT_PAIRS[data is None], seed=seed)
         text = "\n".join(message["content"] for pair in pairs for side in pair for message in side)
-        tasks = _tasks(tokenizer, text, count=count, seed=seed)
+        tasks = _tasks(tokenizer, text, drawn_lengths(count, seed=seed, completions=completions))
         draw_folder(folder, seed).mkdir()
         (draw_folder(folder, seed) / "tasks.json").write_text(json.dumps(tasks))
         found[seed] = [
@@ -124,36 +98,15 @@ def load(folder: Path, place: Place = CPU) -> tuple[list[Task], PreTrainedTokeni
     return tasks, tokenizer, policy, judge
 
 
-def _tasks(tokenizer: PreTrainedTokenizerBase, text: str, *, count: int, seed: int) -> list[Task]:
-    """Cut prompts of 200 to 2,000 tokens with four completions of 100 to 600 from a text, one after the other."""
-    needed = count * (_PROMPT_TOKENS[1] + K * _ANSWER_TOKENS[1])
+def _tasks(tokenizer: PreTrainedTokenizerBase, text: str, lengths: Lengths) -> list[Task]:
+    """Cut prompts with completions of these lengths from a text, one after the other."""
+    needed = sum(prompt + sum(answers) for prompt, answers in lengths)
     ids = iter(tokenizer(text[: 8 * needed], add_special_tokens=False).input_ids)
 
     def cut(length: int) -> str:
         return str(tokenizer.decode([next(ids) for _ in range(length)]))
 
-    return [(cut(prompt), [cut(answer) for answer in answers]) for prompt, answers in drawn_lengths(count, seed=seed)]
-
-
-def drawn_lengths(count: int, *, seed: int) -> Lengths:
-    """Return the tokens of so many prompts and their completions."""
-    rng = random.Random(seed)  # noqa: S311 - lengths, not secrets
-    return [(rng.randint(*_PROMPT_TOKENS), [rng.randint(*_ANSWER_TOKENS) for _ in range(K)]) for _ in range(count)]
-
-
-def padding(lengths: Lengths, way: str) -> float:
-    """Return the tokens of a way's pass over prompts and completions, over those with each prompt once.
-
-    Example: prompts of 10 and 20 tokens, all completions of 5: both together are 8 rows of 25, so 200 of 70; one prompt
-    a generation 4 of 15 and 4 of 25, so 160 of 70.
-    """
-    at_once = ROWS[way].get("steps_per_generation", 1) * ROWS[way]["per_device_train_batch_size"] // K
-    together = [lengths[start : start + at_once] for start in range(0, len(lengths), at_once)]
-    padded = sum(
-        K * len(group) * (max(prompt for prompt, _ in group) + max(max(answers) for _, answers in group))
-        for group in together
-    )
-    return padded / sum(prompt + sum(answers) for prompt, answers in lengths)
+    return [(cut(prompt), [cut(answer) for answer in answers]) for prompt, answers in lengths]
 
 
 def _length(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
@@ -169,7 +122,7 @@ class Dealt(PolicyRollouts):
         """Return the given completions of these prompts, in order."""
         found = []
         for row, place in enumerate(places):
-            ids = self.known[place][row % K]
+            ids = self.known[place][row % len(self.known[place])]
             text = self.tokenizer.decode(ids, skip_special_tokens=True)
             ended = ids[-1] == self.tokenizer.eos_token_id
             found.append(Completion(self.prompts[place].token_ids, tuple(ids), text=text, ended=ended))
@@ -191,7 +144,7 @@ def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) ->
     known = {tuple(prompt): answers for prompt, answers in zip(prompts, answers_of, strict=True)}
 
     def dealt(prompt_ids: list[list[int]], *_: Any) -> list[list[int]]:
-        return [known[tuple(ids)][place % K] for place, ids in enumerate(prompt_ids)]
+        return [known[tuple(ids)][place % len(known[tuple(ids)])] for place, ids in enumerate(prompt_ids)]
 
     trainer._generate_single_turn = dealt
 
@@ -243,17 +196,18 @@ def make_trainer(
         "disable_tqdm": True,
         **place.arguments,
     }
-    longest = changes.get("max_completion_length", _ANSWER_TOKENS[1])
+    longest, completions = changes.get("max_completion_length", ANSWER_TOKENS[1]), len(tasks[0][1])
+    config = _config(longest, completions=completions, grpo=grpo)
     if way == OURS:
-        pack_tokens = place.pack_tokens or _PACK_TOKENS
-        config = _config(longest, grpo=grpo)
+        # The largest prompt with its completions is one pack, as train_policy plans it on a CPU.
+        pack_tokens = place.pack_tokens or PROMPT_TOKENS[1] + completions * ANSWER_TOKENS[1]
         return _ours(policy, judge, tokenizer, tasks, shared, config, whole=whole, pack_tokens=pack_tokens)
-    settings: dict[str, Any] = {
+    given_settings: dict[str, Any] = {
         **shared,
-        "num_generations": K,
+        "num_generations": completions,
         "shuffle_dataset": False,
         "max_completion_length": longest,
-        **ROWS[way],
+        **every_way(completions)[way],
         **changes,
     }
     given: dict[str, Any] = {
@@ -263,15 +217,15 @@ def make_trainer(
         "peft_config": None if whole else peft_config(ADAPTERS, task_type="CAUSAL_LM"),
     }
     if grpo:
-        return GRPOTrainer(**given, reward_funcs=_shares, args=GRPOConfig(**settings, loss_type="grpo", beta=0.0))
-    beta = _config(longest, grpo=False).method.beta
+        return GRPOTrainer(**given, reward_funcs=_shares, args=GRPOConfig(**given_settings, loss_type="grpo", beta=0.0))
     judged = {"reward_funcs": judge, "reward_processing_classes": tokenizer}
-    return RLOOTrainer(**given, **judged, args=RLOOConfig(**settings, beta=beta))
+    return RLOOTrainer(**given, **judged, args=RLOOConfig(**given_settings, beta=config.method.beta))
 
 
-def _config(longest: int, *, grpo: bool) -> TrainPolicyConfig:
+def _config(longest: int, *, completions: int, grpo: bool) -> TrainPolicyConfig:
     method = {"algorithm": "grpo", "beta": 0.0} if grpo else {}
-    return TrainPolicyConfig.model_validate({"num_generations": K, "max_completion_length": longest, **method})
+    given = {"num_generations": completions, "max_completion_length": longest}
+    return TrainPolicyConfig.model_validate({**given, **method})
 
 
 def _ours(
@@ -286,8 +240,9 @@ def _ours(
     pack_tokens: int,
 ) -> PolicyTrainer:
     reward: Reward = Letters()
+    step = config.num_generations * STEP_PROMPTS
     if config.algorithm == "rloo":
-        scorer = policy_scorer(judge, tokenizer, batch_size=STEP)
+        scorer = policy_scorer(judge, tokenizer, batch_size=step)
         # A scorer scores its first conversations both ways, once in a training; here before the timing.
         scorer.score([[*_conversation("Hi"), {"role": "assistant", "content": "Hi"}]])
         reward = ModelReward(scorer)
@@ -309,7 +264,7 @@ def _ours(
         reward=PolicyReward([StartedTerm(config.rewards[0], reward)], config),
         writing=sharing,
         order=range(len(tasks)),
-        rows_per_rank=STEP,
+        rows_per_rank=step,
         rank=0,
         num_ranks=1,
     )
@@ -318,7 +273,7 @@ def _ours(
         make_step=lambda accelerator: PolicyStep(
             accelerator=accelerator,
             method=config.method,
-            num_generations=K,
+            num_generations=config.num_generations,
             longest=config.max_completion_length,
             updates_per_batch=1,
             cut=partial(completion_packs, max_tokens=pack_tokens),

@@ -23,18 +23,8 @@ import transformers
 from transformers import GenerationConfig
 
 from benchmarks.provenance import commit
-from benchmarks.rloo_inputs import (
-    DEFAULT,
-    OURS,
-    ROWS,
-    SETTINGS,
-    STEP_PROMPTS,
-    K,
-    draw_folder,
-    load,
-    make_trainer,
-    prepare,
-)
+from benchmarks.rloo_inputs import draw_folder, load, make_trainer, prepare
+from benchmarks.rloo_ways import COMPLETIONS, DEFAULT, OURS, STEP_PROMPTS, every_way, settings
 from benchmarks.speed_ratios import (
     CALIBRATION_SEED,
     Runs,
@@ -132,7 +122,7 @@ def main() -> int:
         lengths = prepare(folder, data=None, count=given.prompts, seeds=[CALIBRATION_SEED, *given.seeds])
         prompts = [length for seed in given.seeds for length, _ in lengths[seed]]
         measure = in_its_own_process(_MODULE, ["--new-tokens", str(given.new_tokens)])
-        peer = tried(list(SETTINGS), folder=draw_folder(folder, CALIBRATION_SEED), measure=measure)
+        peer = tried(list(settings()), folder=draw_folder(folder, CALIBRATION_SEED), measure=measure)
         folders = {seed: draw_folder(folder, seed) for seed in given.seeds}
         found = alternate([DEFAULT, peer.best, OURS], folders=folders, rounds=given.rounds, measure=measure)
     text = _table(found, peer, prompts=prompts, given=given)
@@ -149,7 +139,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=STEP_PROMPTS, help=f"of each draw, {STEP_PROMPTS} a step")
     add_options(parser, page=_FIGURES)
     parser.set_defaults(seeds=[1, 2, 3])
-    parser.add_argument("--measure", choices=list(ROWS), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=list(every_way()), help=argparse.SUPPRESS)
     given = parser.parse_args()
     check_seeds(parser, given.seeds)
     return given
@@ -200,9 +190,10 @@ def _pass_name(model: Any, *_: Any, **__: Any) -> str:
 def _table(found: Runs, peer: Tried, *, prompts: list[int], given: argparse.Namespace) -> str:
     ways, seeds = list(found), given.seeds
     lines = [
-        f"{given.prompts} prompts a draw (random letters), of {min(prompts):,} to {max(prompts):,} tokens, with {K} "
-        f"completions of {given.new_tokens} tokens each, {K * STEP_PROMPTS} completions a step, adapters of rank 16, "
-        f"seeds {' '.join(map(str, seeds))}; {circumstances(given.rounds, draws=len(seeds))}",
+        f"{given.prompts} prompts a draw (random letters), of {min(prompts):,} to {max(prompts):,} tokens, with "
+        f"{COMPLETIONS} completions of {given.new_tokens} tokens each, {COMPLETIONS * STEP_PROMPTS} completions a "
+        f"step, adapters of rank 16, seeds {' '.join(map(str, seeds))}; "
+        f"{circumstances(given.rounds, draws=len(seeds))}",
         "",
         peer.line("TRL without checkpointing"),
         "",

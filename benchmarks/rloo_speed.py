@@ -5,13 +5,14 @@ reward model (random weights, Qwen3 of about 25M parameters beside its embedding
 several draws of prompts, each time in its own process, whose peak memory is measured as well. A step is scoring by
 the reward model, log-probabilities of policy and reference, loss, backward, and AdamW:
 
-- TRL's RLOOTrainer at its defaults: 8 completions a batch, gradient checkpointing
-- the same at its best on this machine, without checkpointing: 1 to 8 completions a batch, and the completions of one
+- TRL's trainer at its defaults: all completions in a batch, gradient checkpointing
+- the same at its best on this machine, without checkpointing: 1 or more completions a batch, and the completions of one
   prompt or of both generated and padded together, whichever is the fastest on a draw that is not compared
 - ours: packed completions and packed scoring
 
     --data FOLDER    the real vocabulary of the shared data and its texts in the same lengths, instead of random letters
     --made           rows made with a seed, for a vocabulary as wide (`made_data`), in the same lengths
+    --completions N  of each prompt, instead of four
     --grpo           GRPO without a KL term, and a reward that takes no time, instead of RLOO with a reward model
     --whole          train all weights, against a separate reference model, instead of adapters
     --write          write the output into its part of benchmarks/rloo_speed.md
@@ -33,24 +34,17 @@ import transformers
 
 from benchmarks.made_data import folder_of
 from benchmarks.provenance import commit
-from benchmarks.rloo_inputs import (
-    ADAPTERS,
+from benchmarks.rloo_inputs import ADAPTERS, deal, draw_folder, load, make_trainer, prepare
+from benchmarks.rloo_ways import (
+    COMPLETIONS,
     DEFAULT,
     LENGTHS,
     OURS,
-    ROWS,
-    SETTINGS,
-    STEP,
     STEP_PROMPTS,
-    K,
     Lengths,
-    deal,
-    draw_folder,
     drawn_lengths,
-    load,
-    make_trainer,
     padding,
-    prepare,
+    settings,
 )
 from benchmarks.speed_inputs import matmul_gflops
 from benchmarks.speed_place import CPU, Place
@@ -101,9 +95,11 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rloo-speed-")))
         data = stack.enter_context(folder_of(arguments.data)) if arguments.data or arguments.made else None
         seeds = [CALIBRATION_SEED, *arguments.seeds]
-        lengths = prepare(folder, data=data, count=arguments.prompts, seeds=seeds)
+        lengths = prepare(folder, data=data, count=arguments.prompts, seeds=seeds, completions=arguments.completions)
         measure = in_its_own_process(_MODULE, [name for name in ("--whole", "--grpo") if getattr(arguments, name[2:])])
-        peer = tried(list(SETTINGS), folder=draw_folder(folder, CALIBRATION_SEED), measure=measure)
+        peer = tried(
+            list(settings(arguments.completions)), folder=draw_folder(folder, CALIBRATION_SEED), measure=measure
+        )
         folders = {seed: draw_folder(folder, seed) for seed in arguments.seeds}
         ways = [DEFAULT, peer.best, OURS]
         found = alternate(ways, folders=folders, rounds=arguments.rounds, measure=measure, once=_ONCE)
@@ -112,6 +108,7 @@ def main() -> int:
     if arguments.write:
         heading = chosen_rows(arguments, letters="")[0] + (", whole model" if arguments.whole else "")
         heading += ", GRPO" if arguments.grpo else ""
+        heading += f", {arguments.completions} completions" if arguments.completions != COMPLETIONS else ""
         write_part(_FIGURES, text, module=_MODULE, title="RLOO step", heading=heading, measured=measured)
     wanted = {DEFAULT: _WANTED_WITH_DATA if data is not None else _WANTED}
     if arguments.grpo:
@@ -126,11 +123,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--grpo", action="store_true", help="GRPO without a reward model instead of RLOO")
     parser.add_argument("--whole", action="store_true", help="train all weights instead of adapters")
     parser.add_argument("--prompts", type=int, default=STEP_PROMPTS, help=f"of each draw, {STEP_PROMPTS} a step")
+    parser.add_argument(
+        "--completions", type=int, default=COMPLETIONS, help=f"of each prompt, {COMPLETIONS} unless given; even"
+    )
     add_options(parser, page=_FIGURES)
-    parser.add_argument("--measure", choices=list(ROWS), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.prompts % STEP_PROMPTS:
         parser.error(f"--prompts {given.prompts}: a step has {STEP_PROMPTS} prompts; give a multiple of it.")
+    if given.completions < 2 or given.completions % 2:
+        parser.error(
+            f"--completions {given.completions}: TRL's batches have 1 or 2 rows, or more; give an even number."
+        )
     check_seeds(parser, given.seeds)
     return given
 
@@ -224,7 +228,10 @@ def _table(arguments: argparse.Namespace, draws: dict[int, Lengths], found: Runs
     shared = sum(prompt + sum(answers) for prompt, answers in every)
     trained = "all weights" if arguments.whole else f"adapters of rank {ADAPTERS.r}"
     gflops = statistics.median(run["gflops"] for runs in found.values() for run in runs)
-    counted = [drawn_lengths(arguments.prompts, seed=seed) for seed in range(1, arguments.counted + 1)]
+    counted = [
+        drawn_lengths(arguments.prompts, seed=seed, completions=arguments.completions)
+        for seed in range(1, arguments.counted + 1)
+    ]
 
     def cells(name: str) -> tuple[list[str], list[str]]:
         done = sum(_operations(run, whole=arguments.whole) for run in found[name] if run["round"] == 1)
@@ -233,7 +240,8 @@ def _table(arguments: argparse.Namespace, draws: dict[int, Lengths], found: Runs
         return [f"{through:,}", f"{_total(found, name, 'reward model'):,}"], [f"{rate:.0%}"]
 
     lines = [
-        f"{arguments.prompts} prompts a draw with {K} completions each, {STEP} completions a step ({data}; "
+        f"{arguments.prompts} prompts a draw with {arguments.completions} completions each, "
+        f"{arguments.completions * STEP_PROMPTS} completions a step ({data}; "
         f"{LENGTHS}), {trained}, seeds {' '.join(map(str, draws))}; "
         f"{circumstances(arguments.rounds, draws=len(draws))}",
         f"Rows without padding have {apart:,} tokens, with each prompt once {shared:,}: {apart / shared:.2f} times. "

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import generation_speed, rloo_inputs, rloo_speed, train_speed
+from benchmarks import generation_speed, rloo_inputs, rloo_speed, rloo_ways, train_speed
 from benchmarks.speed_inputs import random_pairs, save_reward_model
 from benchmarks.speed_place import Place
 from benchmarks.speed_ratios import Runs, alternate, ratio
@@ -34,14 +34,14 @@ def reward_model(place: Place, report: Report, *, pairs: int, rounds: int) -> No
 
 def rloo(place: Place, report: Report, *, prompts: int, rounds: int) -> None:
     """A policy's step without generation: TRL at its defaults, two settings that may be its best, and packs."""
-    ways = [rloo_inputs.DEFAULT, *rloo_inputs.settings_of(rloo_inputs.STEP, rloo_inputs.K), rloo_inputs.OURS]
+    ways = [rloo_ways.DEFAULT, *rloo_ways.whole_prompts(), rloo_ways.OURS]
     with tempfile.TemporaryDirectory(prefix="gpu-speed-") as name:
         folder = Path(name)
         rloo_inputs.prepare(folder, data=None, count=prompts, seeds=[_WARM_UP, *_SEEDS], place=place)
         measure = partial(_way, partial(rloo_speed.measure_way, whole=False), place)
         found = _turn_about(ways, rloo_inputs.draw_folder, folder, measure, rounds)
     norms = {way: [run["gradients"] for run in runs] for way, runs in found.items()}
-    _say(report, "policy's step without generation", found, ours=rloo_inputs.OURS, more={"gradient norms": norms})
+    _say(report, "policy's step without generation", found, ours=rloo_ways.OURS, more={"gradient norms": norms})
 
 
 def generation(place: Place, report: Report, *, prompts: int, new_tokens: int, rounds: int) -> None:
