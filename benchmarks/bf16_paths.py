@@ -30,7 +30,7 @@ from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 from benchmarks.provenance import commit, when_and_where
 from containers.certificate.parity import MARGIN_SHARE, ORDERS_SHARE
-from containers.contracts.configs.training import LoraSettings
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.models.loading import peft_config
 from containers.scoring.rounding import allowed_difference
 

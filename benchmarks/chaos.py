@@ -33,7 +33,7 @@ from pathlib import Path
 from benchmarks.chaos_events import DISK, FOR_GOOD, KILL_ORCHESTRATOR, KINDS, ONE_RANK, Event, Scene, schedule
 from benchmarks.chaos_run import PAUSE_S, TRAINED, Run, left_alive, undisturbed
 from benchmarks.provenance import PROJECT, commit, when_and_where
-from containers.contracts.configs.training import TrainingSchedule
+from containers.contracts.configs.parts.training import TrainingSchedule
 from flows.demo.rows import write_demo_data
 from tasks.config.loading import load_run_config
 from tests.faults.mortal_server import Mlflow, Prefect

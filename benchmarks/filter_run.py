@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.configs.row_filters import HeldOutSuite
+from containers.contracts.configs.parts.row_filters import HeldOutSuite
 from containers.contracts.funnel import Funnel
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import EVENTS_FILE, StageName

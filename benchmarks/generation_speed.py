@@ -51,7 +51,7 @@ from benchmarks.speed_ratios import (
     tried,
 )
 from benchmarks.speed_table import add_options, check_seeds, circumstances, spread_line, table, whole, write_part
-from containers.contracts.configs.training import LoraSettings
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.models.loading import peft_config
 from containers.rollouts.continuous_batching import batching
 from containers.rollouts.shared_prompts import sharing

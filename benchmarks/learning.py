@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.gpu.stages import BareStages
 from benchmarks.provenance import commit
 from benchmarks.speed_table import write_part
-from containers.contracts.configs.policy_algorithms import POLICY_ALGORITHMS
+from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS
 from containers.contracts.names import POLICY_EVALUATION_FILE, StageName
 from containers.contracts.records import ComparedTerm, PolicyEvaluation
 from flows.demo.sums import HELD_OUT_PREFIX, PAIRS_FILE, PROMPTS_FILE, write_sums

@@ -64,8 +64,8 @@ from containers.algorithms.offline_trainer import OfflineTrainer
 from containers.algorithms.pair_examples import examples_of_pairs, tokenised_pairs
 from containers.algorithms.preference_objective import Preference
 from containers.algorithms.reference_logps import computed_reference, with_reference
-from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES
-from containers.contracts.configs.training import LoraSettings
+from containers.contracts.configs.parts.preference_losses import PREFERENCE_LOSSES
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.models.loading import apply_lora, peft_config
 from containers.models.template_losses import TemplateLosses
 from containers.packing.logps import add_logps, causal_of, completion_packs

@@ -20,8 +20,8 @@ from benchmarks.gpu.stages import BareStages
 from benchmarks.learning import BEFORE, run_of
 from benchmarks.provenance import commit
 from benchmarks.speed_table import write_part
-from containers.contracts.configs.policy_algorithms import POLICY_ALGORITHMS
-from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES
+from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS
+from containers.contracts.configs.parts.preference_losses import PREFERENCE_LOSSES
 from containers.contracts.digests import file_sha256
 from containers.contracts.names import CURVES_FILE, MODEL_FOLDER, StageName
 from containers.launch.process import ProcessRuntime

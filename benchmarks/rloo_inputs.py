@@ -35,8 +35,8 @@ from benchmarks.speed_place import CPU, Place
 from containers.algorithms.policy_rollouts import PolicyRollouts
 from containers.algorithms.policy_step import PolicyStep
 from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.training import LoraSettings
 from containers.models.loading import apply_lora, peft_config
 from containers.models.token_batches import prompt_token_ids
 from containers.packing.logps import add_logps, causal_of, completion_packs

@@ -11,7 +11,7 @@ from prefect.cache_policies import NO_CACHE
 from containers.contracts.champions import Comparison, DecisionKind
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.configs.row_filters import RowFilters
+from containers.contracts.configs.parts.row_filters import RowFilters
 from containers.contracts.digests import read_manifest
 from containers.contracts.names import (
     FROZEN_PAIRS_FILE,

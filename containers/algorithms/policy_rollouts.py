@@ -11,7 +11,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from containers.algorithms.policy_step import StepBatch
-from containers.contracts.configs.policy_algorithms import MOST_ROUNDS
+from containers.contracts.configs.parts.policy_algorithms import MOST_ROUNDS
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import write_atomically
 from containers.distributed.ranks import is_first_rank, of_all_ranks

@@ -18,7 +18,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from containers.contracts.configs.policy_algorithms import OBJECTIVES, PolicyAlgorithm
+from containers.contracts.configs.parts.policy_algorithms import OBJECTIVES, PolicyAlgorithm
 from containers.distributed.ranks import of_all_ranks
 from containers.harness.errors import DivergedError
 from containers.losses.advantages import GROUP_ADVANTAGES, batch_spread, kl_to_go

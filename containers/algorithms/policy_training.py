@@ -13,8 +13,8 @@ from containers.algorithms.policy_packing import plan_policy_packing
 from containers.algorithms.policy_rollouts import PolicyRollouts, RolloutsCallback, restore_rollouts
 from containers.algorithms.policy_step import PolicyStep
 from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers, curve_metrics
-from containers.contracts.configs.policy_algorithms import contradictions
-from containers.contracts.configs.rewards import reward_contradictions
+from containers.contracts.configs.parts.policy_algorithms import contradictions
+from containers.contracts.configs.parts.rewards import reward_contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import COMPLETION_LOG_FILE, COMPLETIONS_FILE
 from containers.contracts.outcome import Metric

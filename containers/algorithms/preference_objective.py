@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from containers.algorithms.offline_step import StepTotals
-from containers.contracts.configs.preference_losses import PreferenceLoss
+from containers.contracts.configs.parts.preference_losses import PreferenceLoss
 from containers.losses.preferences import OBJECTIVES, Pairs, figures, likelihood
 
 

@@ -18,7 +18,7 @@ from containers.algorithms.reference_logps import (
     start_text,
     with_reference,
 )
-from containers.contracts.configs.preference_losses import contradictions
+from containers.contracts.configs.parts.preference_losses import contradictions
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.names import REFERENCE_FILE
 from containers.contracts.outcome import Metric

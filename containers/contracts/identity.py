@@ -8,8 +8,8 @@ from typing import Any
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.configs.policy_algorithms import AlgorithmParts
-from containers.contracts.configs.rewards import PythonTerm, RewardModelTerm, RewardTerm
+from containers.contracts.configs.parts.policy_algorithms import AlgorithmParts
+from containers.contracts.configs.parts.rewards import PythonTerm, RewardModelTerm, RewardTerm
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig

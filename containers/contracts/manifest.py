@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from containers.contracts.base import Frozen
-from containers.contracts.configs.ladder import Fallback
+from containers.contracts.configs.parts.ladder import Fallback
 from containers.contracts.names import ProgramName
 from containers.contracts.outcome import Metric
 

@@ -24,8 +24,8 @@ from pydantic import Field
 from containers.contracts.base import Frozen
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.configs.policy_algorithms import OBJECTIVES
-from containers.contracts.configs.row_filters import RowFilters
+from containers.contracts.configs.parts.policy_algorithms import OBJECTIVES
+from containers.contracts.configs.parts.row_filters import RowFilters
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import content_digest
@@ -42,9 +42,9 @@ NOT_COUNTED = frozenset(
     {
         "containers.contracts.configs.stages",
         "containers.contracts.configs.score_file",
-        "containers.contracts.configs.row_filters",
-        "containers.contracts.configs.training",
-        "containers.contracts.configs.policy_algorithms",
+        "containers.contracts.configs.parts.row_filters",
+        "containers.contracts.configs.parts.training",
+        "containers.contracts.configs.parts.policy_algorithms",
         "containers.contracts.registries",
         "containers.contracts.programs",
     }

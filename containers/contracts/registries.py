@@ -51,7 +51,7 @@ BENCHMARKS = Registry(
 )
 
 # `train_policy.rewards[].type`: each starts a `containers.rewards.base.Reward`. The keys of each type are a class in
-# `containers.contracts.configs.rewards`.
+# `containers.contracts.configs.parts.rewards`.
 REWARDS = Registry(
     {
         "reward_model": "containers.rewards.reward_model:start",

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from containers.contracts.configs.training import TrainingSchedule
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan, GpuProfile
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Frozen, Name
-from containers.contracts.configs.ladder import Fallback
+from containers.contracts.configs.parts.ladder import Fallback
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import StageName

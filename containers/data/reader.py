@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from containers.contracts.configs.row_filters import AS_FOUND, RankingPairs, RowReading
+from containers.contracts.configs.parts.row_filters import AS_FOUND, RankingPairs, RowReading
 from containers.data.formats.columns import PreferenceSchema, detect_schema
 from containers.data.formats.errors import UnknownSchemaError
 from containers.data.formats.files import Line, read_lines

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic
 
-from containers.contracts.configs.row_filters import AS_FOUND, RowFilters, RowReading
+from containers.contracts.configs.parts.row_filters import AS_FOUND, RowFilters, RowReading
 from containers.contracts.spec import StageInput
 from containers.data.filters.inputs import note_and_check, source_inputs
 from containers.data.formats.columns import names_shown

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from containers.contracts.configs.row_filters import slice_of
+from containers.contracts.configs.parts.row_filters import slice_of
 from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import Line, count_rows, read_lines
 from containers.harness.errors import BadDataError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from containers.contracts.configs.row_filters import AS_FOUND, RowReading
+from containers.contracts.configs.parts.row_filters import AS_FOUND, RowReading
 from containers.contracts.spec import StageInput
 from containers.data.formats.custom_reader import read_lines_with
 from containers.data.formats.files import Line, data_files, read_lines, require_rows_among

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from containers.contracts.configs.ladder import Fallback, LadderSettings
+from containers.contracts.configs.parts.ladder import Fallback, LadderSettings
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig

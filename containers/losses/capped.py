@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from containers.contracts.configs.policy_algorithms import PolicyAlgorithm
+from containers.contracts.configs.parts.policy_algorithms import PolicyAlgorithm
 
 
 def capped(logps: Tensor, ratio: Tensor, advantages: Tensor, parts: PolicyAlgorithm) -> tuple[Tensor, Tensor]:

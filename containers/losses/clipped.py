@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from containers.contracts.configs.policy_algorithms import PolicyAlgorithm
+from containers.contracts.configs.parts.policy_algorithms import PolicyAlgorithm
 
 
 def clipped(logps: Tensor, ratio: Tensor, advantages: Tensor, parts: PolicyAlgorithm) -> tuple[Tensor, Tensor]:

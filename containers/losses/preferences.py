@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from containers.contracts.configs.preference_losses import PreferenceLoss
+from containers.contracts.configs.parts.preference_losses import PreferenceLoss
 
 _LN_2 = 0.6931471805599453
 

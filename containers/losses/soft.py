@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from containers.contracts.configs.policy_algorithms import PolicyAlgorithm
+from containers.contracts.configs.parts.policy_algorithms import PolicyAlgorithm
 
 _FOR_BETTER, _FOR_WORSE = 1.0, 1.05
 

@@ -10,7 +10,7 @@ from peft.utils.constants import DUMMY_TARGET_MODULES
 from safetensors import safe_open
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from containers.contracts.configs.training import LoraSettings
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.names import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, BASE_FOLDER
 from containers.formatting import one_line
 from containers.harness.errors import MissingPrerequisiteError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
-from containers.contracts.configs.rewards import RewardTerm
+from containers.contracts.configs.parts.rewards import RewardTerm
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.registries import REWARDS
 from containers.harness.context import StageContext

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from containers.contracts.configs.rewards import RewardTerm, outcomes_of
+from containers.contracts.configs.parts.rewards import RewardTerm, outcomes_of
 
 
 @dataclass(frozen=True)

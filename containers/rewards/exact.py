@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from containers.contracts.configs.rewards import ExactTerm
+from containers.contracts.configs.parts.rewards import ExactTerm
 from containers.data.answers import written_answer
 from containers.harness.context import StageContext
 from containers.rewards.base import Answered, NoValue, Reward, Rewarding, Value

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from containers.contracts.configs.rewards import FormatTerm
+from containers.contracts.configs.parts.rewards import FormatTerm
 from containers.harness.context import StageContext
 from containers.rewards.base import Answered, Reward, Rewarding, Value
 

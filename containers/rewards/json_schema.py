@@ -1,6 +1,6 @@
 """Whether a completion is JSON of a schema; in a process, since a schema may have patterns."""
 
-from containers.contracts.configs.rewards import JsonSchemaTerm
+from containers.contracts.configs.parts.rewards import JsonSchemaTerm
 from containers.harness.context import StageContext
 from containers.rewards.base import Reward, Rewarding
 from containers.rewards.processes.reward import WorkerReward

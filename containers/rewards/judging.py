@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from containers.contracts.configs.rewards import RewardModelTerm, RewardTerm
+from containers.contracts.configs.parts.rewards import RewardModelTerm, RewardTerm
 from containers.rewards.base import Answered, SeveralRewards, StartedTerm
 from containers.rewards.combine import weighted
 from containers.rewards.policy_reward import RunningScale

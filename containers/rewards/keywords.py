@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from containers.contracts.configs.rewards import KeywordsTerm
+from containers.contracts.configs.parts.rewards import KeywordsTerm
 from containers.harness.context import StageContext
 from containers.rewards.base import Answered, Reward, Rewarding, Value
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from containers.contracts.configs.rewards import LanguageTerm
+from containers.contracts.configs.parts.rewards import LanguageTerm
 from containers.data.language import LanguageJudge
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError

@@ -5,7 +5,7 @@ It runs in processes that can be killed: one completion (`5^5^5^5^5`) would hold
 
 from collections.abc import Sequence
 
-from containers.contracts.configs.rewards import MathTerm
+from containers.contracts.configs.parts.rewards import MathTerm
 from containers.harness.context import StageContext
 from containers.rewards.base import Answered, NoValue, Reward, Rewarding, Value
 from containers.rewards.processes.verifiers import compares_math

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from containers.contracts.configs.rewards import PythonTerm
+from containers.contracts.configs.parts.rewards import PythonTerm
 from containers.harness.context import StageContext
 from containers.rewards.base import Answered, Reward, Rewarding
 from containers.rewards.processes.reward import WorkerReward

@@ -1,6 +1,6 @@
 """Whether a completion has a match of a pattern; in a process, since a pattern may need years for some texts."""
 
-from containers.contracts.configs.rewards import RegexTerm
+from containers.contracts.configs.parts.rewards import RegexTerm
 from containers.harness.context import StageContext
 from containers.rewards.base import Reward, Rewarding
 from containers.rewards.processes.reward import WorkerReward

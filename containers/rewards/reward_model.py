@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from containers.contracts.certificate import Certificate, ScoreStatistics
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
-from containers.contracts.configs.rewards import RewardModelTerm
+from containers.contracts.configs.parts.rewards import RewardModelTerm
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_INPUT
 from containers.distributed.devices import compute_device, compute_dtype

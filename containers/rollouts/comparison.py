@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from containers.contracts.configs.rewards import RewardTerm
+from containers.contracts.configs.parts.rewards import RewardTerm
 from containers.contracts.outcome import Metric
 from containers.contracts.records import (
     SCORE_TOLERANCE,

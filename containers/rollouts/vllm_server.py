@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from containers.contracts.configs.parts.training import VLLM_LORA_RANKS
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.training import VLLM_LORA_RANKS
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from containers.contracts.configs.training import OptimizerSettings
+from containers.contracts.configs.parts.training import OptimizerSettings
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.schedule import ResolvedSchedule
 from containers.harness.context import StageContext

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from containers.contracts.configs.rewards import PythonTerm
+from containers.contracts.configs.parts.rewards import PythonTerm
 from flows.forms.folders import require_outputs_inside
 from tasks.config.errors import ConfigError, InvalidConfigError, Mistake
 from tasks.config.file_texts import put_reward_code

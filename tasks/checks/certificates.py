@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from containers.contracts.configs.rewards import FurtherRewardModel
+from containers.contracts.configs.parts.rewards import FurtherRewardModel
 from containers.contracts.records import CheckFinding
 from tasks.config.gates import RewardModelGate
 from tasks.pipeline.further_reward_models import verdict_on

@@ -6,7 +6,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from containers.contracts.base import Frozen
-from containers.contracts.configs.row_filters import RankingPairs, RowReading, SplitName
+from containers.contracts.configs.parts.row_filters import RankingPairs, RowReading, SplitName
 from containers.data.demonstrations.forms import KNOWN_COLUMNS as DEMONSTRATION_COLUMNS
 from containers.data.formats.columns import KNOWN_COLUMNS as PREFERENCE_COLUMNS
 from containers.data.prompts.forms import KNOWN_COLUMNS as PROMPT_COLUMNS

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pydantic import ValidationError
 
 from containers.contracts.certificate import TEST_SUITE
-from containers.contracts.configs.rewards import RewardModelTerm
-from containers.contracts.configs.row_filters import AS_FOUND
+from containers.contracts.configs.parts.rewards import RewardModelTerm
+from containers.contracts.configs.parts.row_filters import AS_FOUND
 from containers.contracts.names import StageName
 from tasks.config.errors import Mistake, near_match
 from tasks.config.partial import reads_what_is_missing

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, create_model, field_validator
 
 from containers.contracts.base import Frozen, Gibibytes, Port, Seconds, Seed
-from containers.contracts.configs.ladder import LadderSettings
+from containers.contracts.configs.parts.ladder import LadderSettings
 from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.registries import RuntimeKind
 from tasks.config.logins import address_problem

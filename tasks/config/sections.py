@@ -12,7 +12,7 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.rewards import FurtherRewardModel, RewardModelTerm
+from containers.contracts.configs.parts.rewards import FurtherRewardModel, RewardModelTerm
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig

@@ -10,7 +10,7 @@ from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ReferenceRewardModel
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.row_filters import HeldOutSuite, RowFilters, SourceShare
+from containers.contracts.configs.parts.row_filters import HeldOutSuite, RowFilters, SourceShare
 from tasks.config.hub_ids import COMMIT as COMMIT
 from tasks.config.hub_ids import HubId, Revision, check_pairing
 from tasks.config.row_source import RowSource as RowSource

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from containers.contracts.configs.policy_algorithms import contradictions as policy_contradictions
-from containers.contracts.configs.preference_losses import contradictions as loss_contradictions
-from containers.contracts.configs.rewards import RewardModelTerm, reward_contradictions
+from containers.contracts.configs.parts.policy_algorithms import contradictions as policy_contradictions
+from containers.contracts.configs.parts.preference_losses import contradictions as loss_contradictions
+from containers.contracts.configs.parts.rewards import RewardModelTerm, reward_contradictions
+from containers.contracts.configs.parts.training import VLLM_LORA_RANKS
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import VLLM_LORA_RANKS
 from containers.contracts.identity import config_profile
 from containers.contracts.schedule import ScheduleError, plan_batch
 from tasks.config.errors import Mistake

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.configs.rewards import FurtherRewardModel
+from containers.contracts.configs.parts.rewards import FurtherRewardModel
 from containers.contracts.digests import artifact_digest, file_sha256, read_manifest
 from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_INPUT, MANIFEST_FILE
 from containers.contracts.records import GateVerdict

@@ -7,7 +7,7 @@ from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.row_filters import RowFilters
+from containers.contracts.configs.parts.row_filters import RowFilters
 from containers.contracts.names import MODEL_FOLDER
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.sources import DatasetSource, ModelSource, model_source

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 
-from containers.contracts.configs.ladder import Fallback
+from containers.contracts.configs.parts.ladder import Fallback
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.spec import StageSpec

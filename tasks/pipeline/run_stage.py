@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from containers.contracts.configs.ladder import Fallback
+from containers.contracts.configs.parts.ladder import Fallback
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.digests import read_manifest
 from containers.contracts.identity import config_profile, stage_batch

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from containers.contracts.configs.rewards import REWARD_MODEL_ALONE, RewardModelTerm
+from containers.contracts.configs.parts.rewards import REWARD_MODEL_ALONE, RewardModelTerm
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.stages import StageConfig
-from containers.contracts.configs.training import LoraSettings
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.outcome import FailureKind

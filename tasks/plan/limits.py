@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from containers.contracts.configs.training import TrainingSchedule
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.hardware import GIB, BatchPlan
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName

@@ -4,9 +4,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from containers.contracts.configs.policy_algorithms import MOST_ROUNDS
+from containers.contracts.configs.parts.policy_algorithms import MOST_ROUNDS
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.identity import config_profile
 from containers.contracts.names import StageName

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from containers.contracts.configs.row_filters import SplitName
+from containers.contracts.configs.parts.row_filters import SplitName
 from containers.contracts.digests import UnsafeFileError, content_digest, file_sha256, regular_files
 from containers.contracts.manifest import FileEntry
 from containers.contracts.names import DEMO_DATA_FOLDER

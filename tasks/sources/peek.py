@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from containers.contracts.configs.row_filters import AS_FOUND, RowReading
+from containers.contracts.configs.parts.row_filters import AS_FOUND, RowReading
 from containers.data.demonstrations.reading import DEMONSTRATIONS as DEMONSTRATION_ROWS
 from containers.data.formats.columns import PreferenceSchema, schema_of
 from containers.data.formats.errors import UnreadableFileError

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from containers.contracts.configs.row_filters import AS_FOUND, RowReading
+from containers.contracts.configs.parts.row_filters import AS_FOUND, RowReading
 from containers.data.formats.files import DATA_SUFFIXES
 from containers.formatting import size
 from tasks.config.sources import DatasetSource, ModelSource, RowSource

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.row_filters import RowReading
+from containers.contracts.configs.parts.row_filters import RowReading
 from containers.data.demonstrations.reading import DEMONSTRATIONS as DEMONSTRATION_ROWS
 from containers.data.filters.flaws import first_flaw
 from containers.data.formats.errors import UnreadableFileError

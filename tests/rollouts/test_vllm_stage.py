@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from containers.contracts.configs.training import LoraSettings, TrainingSchedule
+from containers.contracts.configs.parts.training import LoraSettings, TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageSpec

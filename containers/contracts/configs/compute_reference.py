@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Frozen, Tokens, TokensPerForward
+from containers.contracts.configs.parts.training import ChatTemplate
 from containers.contracts.configs.train_dpo import TrainDpoConfig
-from containers.contracts.configs.training import ChatTemplate
 
 _OF_TRAIN_DPO = "Leave it out: the run puts that of train_dpo here"
 

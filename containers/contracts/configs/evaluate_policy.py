@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import BatchSize, BatchTokens, Confidence, Frozen, Rows, Shown, Tokens, Weight
-from containers.contracts.configs.rewards import REWARD_MODEL_ALONE, RewardTerm
+from containers.contracts.configs.parts.rewards import REWARD_MODEL_ALONE, RewardTerm
 
 
 class EvaluatePolicyConfig(Frozen):

@@ -16,7 +16,7 @@ from containers.contracts.base import (
     Shown,
     Tokens,
 )
-from containers.contracts.configs.training import LONGEST
+from containers.contracts.configs.parts.training import LONGEST
 from containers.contracts.registries import BenchmarkName
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import BatchSize, Confidence, Fraction, Frozen, Positive, Rows, Tokens, Weight
-from containers.contracts.configs.row_filters import RowFilters
+from containers.contracts.configs.parts.row_filters import RowFilters
 
 # The stage's input that holds the reference reward model.
 REFERENCE_INPUT = "reference_reward_model"

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Fraction, Rows
-from containers.contracts.configs.row_filters import TextFilters
+from containers.contracts.configs.parts.row_filters import TextFilters
 
 
 class FilterDemonstrationsConfig(TextFilters):

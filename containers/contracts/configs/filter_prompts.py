@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from containers.contracts.base import Difference, Fraction, Rows
-from containers.contracts.configs.row_filters import TextFilters
+from containers.contracts.configs.parts.row_filters import TextFilters
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=200)]
 

@@ -5,13 +5,13 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import BatchSize, Frozen, Positive, Tokens, TokensPerForward, Weight
-from containers.contracts.configs.preference_losses import (
+from containers.contracts.configs.parts.preference_losses import (
     PREFERENCE_LOSSES,
     PreferenceLoss,
     PreferenceLossName,
     Smoothing,
 )
-from containers.contracts.configs.training import (
+from containers.contracts.configs.parts.training import (
     CHECKPOINTING,
     LONGEST,
     OPTIMIZER,

@@ -15,14 +15,14 @@ from containers.contracts.base import (
     TokensPerForward,
     Weight,
 )
-from containers.contracts.configs.policy_algorithms import (
+from containers.contracts.configs.parts.policy_algorithms import (
     Algorithm,
     AlgorithmParts,
     PolicyAlgorithm,
     algorithm_with,
 )
-from containers.contracts.configs.rewards import REWARD_MODEL_ALONE, RewardTerm, RewardTrial
-from containers.contracts.configs.training import (
+from containers.contracts.configs.parts.rewards import REWARD_MODEL_ALONE, RewardTerm, RewardTrial
+from containers.contracts.configs.parts.training import (
     CHECKPOINTING,
     OPTIMIZER,
     SCHEDULE,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from containers.contracts.base import BatchSize, Frozen, Tokens, TokensPerForward, Weight
-from containers.contracts.configs.training import (
+from containers.contracts.configs.parts.training import (
     CHECKPOINTING,
     LONGEST,
     OPTIMIZER,

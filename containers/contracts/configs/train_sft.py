@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import BatchSize, Frozen, Tokens, TokensPerForward
-from containers.contracts.configs.training import (
+from containers.contracts.configs.parts.training import (
     CHECKPOINTING,
     LONGEST,
     OPTIMIZER,

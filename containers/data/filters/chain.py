@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Generic
 
-from containers.contracts.configs.row_filters import RowFilters
+from containers.contracts.configs.parts.row_filters import RowFilters
 from containers.data.filters.contamination import SuiteIndex, SuitePrompt
 from containers.data.filters.near_duplicates import near_duplicates
 from containers.data.filters.overlaps import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.configs.row_filters import RowFilters, RowReading
+from containers.contracts.configs.parts.row_filters import RowFilters, RowReading
 from containers.contracts.spec import StageInput
 from containers.data.funnel import Split
 from containers.data.sources import SINGLE_SOURCE, PairSource, Source, check_malformed, read_source

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.configs.row_filters import RowFilters
+from containers.contracts.configs.parts.row_filters import RowFilters
 from containers.contracts.funnel import Funnel, PolarityCheck, ReferenceCheck, ValidationPart
 from containers.contracts.names import (
     DROPPED_FILE,

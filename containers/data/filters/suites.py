@@ -1,6 +1,6 @@
 """The prompts of the suites that will judge a model, so that no model trains on them."""
 
-from containers.contracts.configs.row_filters import RowFilters
+from containers.contracts.configs.parts.row_filters import RowFilters
 from containers.contracts.registries import BENCHMARKS
 from containers.data.filters.contamination import SuitePrompt
 from containers.harness.context import StageContext

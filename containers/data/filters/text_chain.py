@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from containers.contracts.configs.row_filters import TextFilters
+from containers.contracts.configs.parts.row_filters import TextFilters
 from containers.data.filters.chain import FilterChain
 from containers.data.filters.contamination import SuiteIndex, SuitePrompt
 from containers.data.filters.flaws import control_token_in

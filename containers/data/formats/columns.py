@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from containers.contracts.configs.row_filters import RankingPairs
+from containers.contracts.configs.parts.row_filters import RankingPairs
 from containers.data.formats import rankings
 from containers.data.formats.dialogues import parse_arena_conversations, parse_sharegpt_dpo
 from containers.data.formats.errors import UnknownSchemaError

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from containers.contracts.configs.row_filters import RankingPairs
+from containers.contracts.configs.parts.row_filters import RankingPairs
 from containers.data.formats.sides import finite_number, last_turn, plain_response, strength, with_system
 from containers.data.formats.transcripts import turns_of_prompt
 from containers.data.rows import (

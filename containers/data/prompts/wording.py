@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from containers.contracts.configs.row_filters import PROMPT_PLACE, TextFilters
+from containers.contracts.configs.parts.row_filters import PROMPT_PLACE, TextFilters
 from containers.data.rows import Turn
 
 

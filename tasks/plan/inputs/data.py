@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ValidationParts
-from containers.contracts.configs.row_filters import RowReading
+from containers.contracts.configs.parts.row_filters import RowReading
 from containers.contracts.funnel import Funnel
 from containers.contracts.names import FUNNEL_FILE
 from containers.data.formats import files

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.row_filters import AS_FOUND, RowReading
+from containers.contracts.configs.parts.row_filters import AS_FOUND, RowReading
 from containers.data.demonstrations.reading import DEMONSTRATIONS
 from containers.data.formats.errors import UnreadableFileError
 from containers.data.formats.files import Line, ReadLimit, some_lines

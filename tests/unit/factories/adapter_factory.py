@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from peft import PeftModel
 
-from containers.contracts.configs.training import LoraSettings
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.names import BASE_FOLDER
 from containers.models.loading import (
     apply_lora,

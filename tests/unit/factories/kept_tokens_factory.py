@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.stages import train_reward_model, train_sft

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from containers.contracts.configs.rewards import RewardTerm
+from containers.contracts.configs.parts.rewards import RewardTerm
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
 from containers.contracts.registries import REWARDS

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from containers.algorithms.offline_step import Example, Objective, OfflineStep
 from containers.algorithms.reference_logps import computed_reference, with_reference
-from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES, PreferenceLoss
+from containers.contracts.configs.parts.preference_losses import PREFERENCE_LOSSES, PreferenceLoss
 from containers.packing.logps import add_logps, causal_of, completion_packs
 from containers.packing.padded import padded_rows_of
 

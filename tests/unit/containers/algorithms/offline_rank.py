@@ -17,7 +17,7 @@ from torch import distributed
 from containers.algorithms.offline_step import OfflineStep
 from containers.algorithms.preference_objective import Preference
 from containers.algorithms.reference_logps import computed_reference, with_reference
-from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES
+from containers.contracts.configs.parts.preference_losses import PREFERENCE_LOSSES
 from containers.distributed.ranks import of_all_ranks
 from containers.packing.logps import add_logps, causal_of, completion_packs
 from tests.unit.containers.algorithms.offline_cases import examples, gradient_of, policy_of

@@ -20,7 +20,7 @@ from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 from containers.algorithms.likelihood_objective import Likelihood
 from containers.algorithms.offline_step import Example, Objective
 from containers.algorithms.preference_objective import Preference
-from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES
+from containers.contracts.configs.parts.preference_losses import PREFERENCE_LOSSES
 from tests.unit.containers.algorithms.offline_cases import (
     BETA,
     cuts,

@@ -18,7 +18,7 @@ from containers.algorithms.likelihood_objective import Likelihood
 from containers.algorithms.offline_step import Example, OfflineStep
 from containers.algorithms.preference_objective import Preference
 from containers.algorithms.reference_logps import computed_reference, with_reference
-from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES
+from containers.contracts.configs.parts.preference_losses import PREFERENCE_LOSSES
 from containers.packing.logps import add_logps, causal_of
 from tests.unit.containers.algorithms.offline_cases import (
     cuts,

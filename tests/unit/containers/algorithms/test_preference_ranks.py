@@ -13,8 +13,8 @@ from safetensors.numpy import load_file as load_numpy
 from safetensors.torch import load_file
 
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
+from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_dpo import TrainDpoConfig
-from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import REFERENCE_FILE, StageName
 from tests.unit.factories.spec_factory import CPU, colour_rows, make_spec, write_pairs

@@ -17,9 +17,9 @@ from containers.algorithms.pair_examples import with_mismatched
 from containers.algorithms.preference_training import PreferenceTraining
 from containers.algorithms.reference_logps import allowed_gap, start_text
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
-from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES, contradictions
+from containers.contracts.configs.parts.preference_losses import PREFERENCE_LOSSES, contradictions
+from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_dpo import TrainDpoConfig
-from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import REFERENCE_FILE, StageName
 from containers.contracts.records import TrainingInfo
 from containers.harness.context import StageContext

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.identity import SINGLE_BATCH, stage_batch

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from containers.contracts.configs.policy_algorithms import POLICY_ALGORITHMS, contradictions
+from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS, contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.configs.policy_algorithms import OBJECTIVES
-from containers.contracts.configs.row_filters import HeldOutSuite
+from containers.contracts.configs.parts.policy_algorithms import OBJECTIVES
+from containers.contracts.configs.parts.row_filters import HeldOutSuite
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
@@ -78,7 +78,7 @@ CONFIGS: tuple[StageConfig, ...] = (
         ("losses/__init__.py", {"train_policy", "train_sft"}),  # a module's packages are imported before it
         ("losses/capped.py", set()),  # which rloo does not use
         ("losses/soft.py", set()),
-        ("contracts/configs/policy_algorithms.py", set()),  # its values are in the keys
+        ("contracts/configs/parts/policy_algorithms.py", set()),  # its values are in the keys
         ("rollouts/vllm.py", set()),
         ("stages/train_sft.py", {"train_sft"}),
         ("launch/base.py", set()),

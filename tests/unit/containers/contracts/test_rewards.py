@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from containers.contracts.configs.rewards import reward_contradictions
+from containers.contracts.configs.parts.rewards import reward_contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.programs import members_of
 from containers.contracts.registries import REWARDS

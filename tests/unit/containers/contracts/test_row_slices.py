@@ -5,7 +5,7 @@ from datasets.arrow_reader import ReadInstruction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.contracts.configs.row_filters import SplitName, slice_of
+from containers.contracts.configs.parts.row_filters import SplitName, slice_of
 
 ENDS = st.none() | st.integers(-100, 100)
 

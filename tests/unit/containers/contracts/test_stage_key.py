@@ -7,12 +7,12 @@ import pytest
 
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.configs.policy_algorithms import POLICY_ALGORITHMS
+from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS
+from containers.contracts.configs.parts.training import OptimizerSettings
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import OptimizerSettings
 from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.identity import (

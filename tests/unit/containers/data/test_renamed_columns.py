@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from containers.contracts.configs.row_filters import RowReading
+from containers.contracts.configs.parts.row_filters import RowReading
 from containers.data.reader import read_rows
 from containers.data.renamed_columns import renamed
 from containers.harness.errors import BadDataError

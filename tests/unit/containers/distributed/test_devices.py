@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import Qwen3ForSequenceClassification
 
 from containers.algorithms.reward_model import PackedPairTrainer
-from containers.contracts.configs.policy_algorithms import POLICY_ALGORITHMS
+from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS
 from containers.models.token_batches import prompt_token_ids
 from containers.packing import attention as packed_attention
 from containers.packing import kernel as tree_kernel

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from containers.contracts.configs.parts.training import OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.log_filters import silence_known_noise
 from containers.launch.environment import stage_environment

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from containers.contracts.configs.policy_algorithms import OBJECTIVES, POLICY_ALGORITHMS
+from containers.contracts.configs.parts.policy_algorithms import OBJECTIVES, POLICY_ALGORITHMS
 from containers.losses.ratios import KL_ESTIMATORS, RATIOS
 from containers.losses.weights import WEIGHTS
 

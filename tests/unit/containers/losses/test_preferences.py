@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from containers.contracts.configs.preference_losses import PREFERENCE_LOSSES, PreferenceLoss
+from containers.contracts.configs.parts.preference_losses import PREFERENCE_LOSSES, PreferenceLoss
 from containers.losses.likelihood import negative_log_likelihood
 from containers.losses.preferences import OBJECTIVES, Pairs, figures, likelihood, margins
 

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.errors import BadConfigError, BadDataError
 from containers.harness.recorder import Recorder

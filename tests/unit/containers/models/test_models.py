@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from containers.contracts.configs.training import LoraSettings
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.hardware import GpuProfile
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.harness.errors import BadConfigError, DivergedError, MissingPrerequisiteError

@@ -11,8 +11,8 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from containers.contracts.certificate import Certificate
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import TRAINING_INFO_FILE, StageName
 from containers.contracts.records import TrainingInfo
 from containers.evals.score_rows import RowToScore

@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 from transformers.utils import chat_template_utils
 from trl.data_utils import apply_chat_template
 
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.models.chat_template import check_chat_template
 from containers.models.loading import load_tokenizer

@@ -9,8 +9,8 @@ import trl
 
 from containers.contracts.certificate import Certificate
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from containers.contracts.configs.rewards import ExactTerm, LengthTerm, RewardModelTerm, RewardTerm, outcomes_of
+from containers.contracts.configs.parts.rewards import ExactTerm, LengthTerm, RewardModelTerm, RewardTerm, outcomes_of
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.losses.advantages import group_spread
 from containers.rewards.base import StartedTerm

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from containers.contracts.configs.rewards import LengthTerm, PythonTerm, RegexTerm, RewardModelTerm, RewardTerm
+from containers.contracts.configs.parts.rewards import LengthTerm, PythonTerm, RegexTerm, RewardModelTerm, RewardTerm
 from containers.rewards.base import Answered, NoValue, Reward, StartedTerm, Value
 from containers.rewards.judging import judge
 from tests.unit.factories.prompt_factory import answered

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from containers.contracts.configs.rewards import ExactTerm, MathTerm
+from containers.contracts.configs.parts.rewards import ExactTerm, MathTerm
 from containers.data.answers import written_answer
 from containers.rewards.base import NoValue, Reward
 from tests.unit.factories.prompt_factory import answered, started, values_of

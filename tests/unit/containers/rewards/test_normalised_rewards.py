@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from containers.contracts.certificate import ScoreStatistics
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.evals.score_statistics import score_statistics
 from containers.rewards.reward_model import ModelReward

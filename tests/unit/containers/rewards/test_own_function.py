@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.configs.rewards import PythonTerm
+from containers.contracts.configs.parts.rewards import PythonTerm
 from containers.harness.errors import BadConfigError
 from containers.rewards.base import NoValue, Value
 from containers.rewards.processes import workers

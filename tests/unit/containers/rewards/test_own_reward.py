@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
-from containers.contracts.configs.rewards import RewardModelTerm
+from containers.contracts.configs.parts.rewards import RewardModelTerm
+from containers.contracts.configs.parts.training import LoraSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.training import LoraSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.contracts.registries import REWARDS
 from containers.harness.context import StageContext

@@ -12,8 +12,8 @@ from containers.certificate import parity as certificate_parity
 from containers.certificate.parity import measure_parity
 from containers.contracts.certificate import ScoreStatistics
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.errors import MissingPrerequisiteError, StageError
 from containers.models.score_token import SCORE_TOKEN

@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from containers.contracts.certificate import ScoreStatistics
-from containers.contracts.configs.rewards import FurtherRewardModel, LengthTerm, RewardModelTerm, reward_contradictions
+from containers.contracts.configs.parts.rewards import (
+    FurtherRewardModel,
+    LengthTerm,
+    RewardModelTerm,
+    reward_contradictions,
+)
+from containers.contracts.configs.parts.training import LoraSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.training import LoraSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.evals.score_statistics import SCORE_STATISTICS_FILE
 from containers.harness.context import StageContext

@@ -2,7 +2,7 @@
 
 import pytest
 
-from containers.contracts.configs.rewards import (
+from containers.contracts.configs.parts.rewards import (
     FormatTerm,
     JsonSchemaTerm,
     KeywordsTerm,

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from trl import RLOOConfig, RLOOTrainer
 
+from containers.contracts.configs.parts.training import OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.training import OptimizerSettings, TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.packing.logps import causal_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from containers.contracts.configs.parts.training import LoraSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.training import LoraSettings, TrainingSchedule
 from containers.contracts.names import TRAINING_INFO_FILE, StageName
 from containers.contracts.records import TrainingInfo
 from containers.harness.context import StageContext

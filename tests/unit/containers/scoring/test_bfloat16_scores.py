@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from containers.contracts.certificate import Certificate
+from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.scoring.rounding import allowed_difference

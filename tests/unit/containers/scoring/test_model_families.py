@@ -18,7 +18,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from containers.contracts.configs.training import TrainingSchedule
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.scoring.scorer import RewardScorer
 from containers.stages import train_reward_model
 from tests.unit.factories.reward_model_factory import (

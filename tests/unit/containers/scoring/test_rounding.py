@@ -8,7 +8,7 @@ import torch
 from peft import PeftModel
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
-from containers.contracts.configs.training import LoraSettings
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.models.adapters import apply_lora
 from containers.scoring.rounding import allowed_by_trial, allowed_difference
 

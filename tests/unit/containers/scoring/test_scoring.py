@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Qwen3ForSequenceClassification
 from trl import RewardConfig, RewardTrainer
 
-from containers.contracts.configs.training import LoraSettings
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.harness.errors import BadDataError, DivergedError, MissingPrerequisiteError
 from containers.models.loading import apply_lora, load_new_reward_model, save_adapter, save_merged
 from containers.scoring.rounding import allowed_difference

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
-from containers.contracts.configs.rewards import ExactTerm, LengthTerm, RegexTerm
+from containers.contracts.configs.parts.rewards import ExactTerm, LengthTerm, RegexTerm
 from containers.contracts.names import StageName
 from containers.contracts.records import PolicyEvaluation
 from containers.harness.context import StageContext

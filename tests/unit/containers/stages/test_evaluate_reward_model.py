@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from containers.contracts.certificate import Certificate
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
+from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
-from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.registries import BENCHMARKS

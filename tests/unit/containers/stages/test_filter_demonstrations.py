@@ -11,7 +11,7 @@ import pytest
 
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.row_filters import HeldOutSuite
+from containers.contracts.configs.parts.row_filters import HeldOutSuite
 from containers.contracts.funnel import Funnel
 from containers.contracts.names import StageName
 from containers.document.markdown import markdown

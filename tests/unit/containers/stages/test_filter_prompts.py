@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.row_filters import HeldOutSuite
+from containers.contracts.configs.parts.row_filters import HeldOutSuite
 from containers.contracts.funnel import Funnel
 from containers.contracts.names import StageName
 from containers.harness.errors import BadDataError

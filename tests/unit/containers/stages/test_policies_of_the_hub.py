@@ -20,9 +20,9 @@ from transformers import (
 )
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError

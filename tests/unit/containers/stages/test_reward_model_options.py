@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from containers.algorithms.reward_model import PairTrainer, zero_sum_loss
 from containers.contracts.certificate import ScoreStatistics
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.configs.training import OptimizerSettings, TrainingSchedule
+from containers.contracts.configs.parts.training import OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.evals.sample_predictions import read_sample_predictions
 from containers.harness.context import StageContext

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import REWARD_TRIAL_FILE, StageName
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError, NoSignalError

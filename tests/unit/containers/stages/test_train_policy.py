@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from containers.algorithms.policy_trainer import curve_metrics
 from containers.algorithms.policy_training import resolve_policy_schedule
-from containers.contracts.configs.policy_algorithms import POLICY_ALGORITHMS
+from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS
+from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.contracts.records import TrainingInfo
 from containers.harness.context import StageContext

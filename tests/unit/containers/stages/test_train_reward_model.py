@@ -9,7 +9,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from containers.contracts.configs.training import OptimizerSettings, TrainingSchedule
+from containers.contracts.configs.parts.training import OptimizerSettings, TrainingSchedule
 from containers.evals.sample_predictions import both_conversations, read_sample_predictions
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, DivergedError, StageError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from containers.contracts.configs.training import TrainingSchedule
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageSpec

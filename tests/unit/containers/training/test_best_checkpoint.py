@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from containers.contracts.configs.training import TrainingSchedule
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.harness.errors import StageError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from containers.contracts.configs.training import OptimizerSettings, TrainingSchedule
+from containers.contracts.configs.parts.training import OptimizerSettings, TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from tests.unit.factories.reward_model_factory import reward_model_config

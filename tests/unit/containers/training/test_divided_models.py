@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.spec import StageSpec

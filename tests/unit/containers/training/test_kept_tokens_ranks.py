@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.training.token_cache import KEPT_TOKENS_FILE

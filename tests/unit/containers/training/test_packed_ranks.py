@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
 
-from containers.contracts.configs.training import TrainingSchedule
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from tests.unit.factories.reward_model_factory import reward_model_config, reward_model_context

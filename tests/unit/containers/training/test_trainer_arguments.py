@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from containers.contracts.configs.parts.training import OptimizerSettings
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
-from containers.contracts.configs.training import OptimizerSettings
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.schedule import ResolvedSchedule

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.errors import BadConfigError, BadDataError
 from containers.training.examples import TrainingExamples, read_training_examples, resolve_training_schedule

@@ -10,8 +10,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trl import RewardTrainer
 
+from containers.contracts.configs.parts.training import OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.configs.training import OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.harness.errors import DivergedError, StageError

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 
+from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.configs.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.harness.stopping import StageCancelledError

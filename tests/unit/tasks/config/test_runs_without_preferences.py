@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
-from containers.contracts.configs.rewards import MathTerm
+from containers.contracts.configs.parts.rewards import MathTerm
 from containers.contracts.names import StageName
 from tasks.config.errors import InvalidConfigError
 from tasks.config.loading import load_run_config

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from containers.contracts.certificate import Certificate
-from containers.contracts.configs.rewards import FurtherRewardModel
+from containers.contracts.configs.parts.rewards import FurtherRewardModel
 from containers.contracts.digests import artifact_digest, file_entries
 from containers.contracts.identity import SINGLE_BATCH, stage_identity
 from containers.contracts.manifest import Manifest

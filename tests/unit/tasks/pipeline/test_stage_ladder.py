@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from containers.contracts.configs.ladder import LadderSettings
+from containers.contracts.configs.parts.ladder import LadderSettings
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import SPEC_FILE, StageName

@@ -7,7 +7,7 @@ import pytest
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.rewards import ExactTerm
+from containers.contracts.configs.parts.rewards import ExactTerm
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_sft import TrainSftConfig

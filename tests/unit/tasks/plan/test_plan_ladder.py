@@ -1,6 +1,6 @@
 """Nobody is surprised by a changed attempt: the plan names every change beforehand, in the order of the ladder."""
 
-from containers.contracts.configs.ladder import LadderSettings
+from containers.contracts.configs.parts.ladder import LadderSettings
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.schedule import plan_batch

@@ -4,8 +4,8 @@ import hashlib
 import re
 from pathlib import Path
 
+from containers.contracts.configs.parts.training import OptimizerSettings
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
-from containers.contracts.configs.training import OptimizerSettings
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.identity import identity_key, stage_identity
 from containers.contracts.names import StageName

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.contracts.configs.row_filters import RankingPairs, RowReading
+from containers.contracts.configs.parts.row_filters import RankingPairs, RowReading
 from containers.data.filters.flaws import first_flaw
 from containers.data.formats.columns import SCHEMAS, detect_schema
 from containers.data.formats.files import Line

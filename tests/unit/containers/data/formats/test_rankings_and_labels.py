@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from containers.contracts.configs.row_filters import RankingPairs, RowReading
+from containers.contracts.configs.parts.row_filters import RankingPairs, RowReading
 from containers.data.filters.flaws import first_flaw
 from containers.data.reader import read_rows
 from containers.harness.errors import BadDataError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.configs.row_filters import RowReading
+from containers.contracts.configs.parts.row_filters import RowReading
 from containers.contracts.spec import StageInput
 from containers.data.prompts.reading import PROMPTS
 from containers.harness.errors import BadDataError
