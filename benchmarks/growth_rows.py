@@ -8,7 +8,8 @@ from collections import defaultdict
 from itertools import product
 from pathlib import Path
 
-from flows.demo.rows import FACTS, LABELLED_PAIRS_FILE, TRAIN_FILE, VALIDATION_FILE, write_demo_data
+from flows.demo.gold import FACTS
+from flows.demo.rows import LABELLED_PAIRS_FILE, TRAIN_FILE, VALIDATION_FILE, write_demo_data
 
 _BEGINNINGS = ("Ash", "Black", "Brad", "Clay", "Green", "Hart", "Lock", "Mill", "Stan", "West", "Win", "Wood")
 _ENDINGS = ("ford", "ton", "field", "ley", "man", "wood")

@@ -85,7 +85,8 @@ def learned(
         began = time.monotonic()
         policy = _trained(folder, algorithm, always, made, seed=seed)
         judge = BareStages(run, folder, way=algorithm, limit_s=1800, report=_say)
-        artifact = judge.made(BY_NAME[StageName.EVALUATE_POLICY], {**made, "policy": policy})
+        written = judge.made(BY_NAME[StageName.SAMPLE_COMPLETIONS], {**made, "policy": policy})
+        artifact = judge.made(BY_NAME[StageName.EVALUATE_POLICY], {**made, "completions": written})
         text = (Path(artifact.path) / POLICY_EVALUATION_FILE).read_bytes()
         (exact,) = PolicyEvaluation.model_validate_json(text).terms
         found.append(Learned(algorithm, seed, exact, time.monotonic() - began))

@@ -25,6 +25,7 @@ STAGES = (
     "train_reward_model",
     "evaluate_reward_model",
     "train_policy",
+    "sample_completions",
     "evaluate_policy",
     "write_report",
 )

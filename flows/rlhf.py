@@ -27,6 +27,7 @@ from tasks.prefect_sync.cancellation import RunCancelledError, never
 from tasks.prefect_sync.link import why_stopped
 from tasks.run.names import flow_run_name
 from tasks.run.state import PipelineRun
+from tasks.sample_completions import sample_completions
 from tasks.stage_task import StageTask
 from tasks.train_dpo import train_dpo
 from tasks.train_policy import train_policy
@@ -105,6 +106,7 @@ TASKS: Mapping[StageName, StageTask[Any, Any]] = {
     StageName.COMPUTE_REFERENCE: compute_reference,
     StageName.TRAIN_DPO: train_dpo,
     StageName.TRAIN_POLICY: train_policy,
+    StageName.SAMPLE_COMPLETIONS: sample_completions,
     StageName.EVALUATE_POLICY: evaluate_policy,
 }
 

@@ -29,7 +29,7 @@ from containers.launch.preflight import (
     shm_finding,
 )
 from containers.report.machines import checks_section
-from tasks.checks.certificates import certificate_finding
+from tasks.checks.certificates import certificate_finding, judge_certificate_finding
 from tasks.checks.hardware import gpu_rows, variable_rows
 from tasks.checks.services import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
 from tasks.config.run import RunConfig
@@ -239,6 +239,11 @@ def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
                 partial(certificate_finding, other, config.gates.reward_model, number=number),
             )
         )
+    for judge in config.judging_models:
+        probe = partial(probe_reward_model, key=f"judge {judge.name}")
+        add(f"judge {judge.name}", _SCORING_MODEL, probe, model_source(judge))
+        if judge.certificate is not None:
+            checks.append((f"certificate of {judge.name}", partial(judge_certificate_finding, judge)))
     if (reference := config.filter_dataset.polarity.reference_reward_model) is not None:
         probe = partial(probe_model, key=REFERENCE_KEY)
         add("reference reward model", _SCORING_MODEL, probe, model_source(reference))

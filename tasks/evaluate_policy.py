@@ -18,9 +18,7 @@ from tasks.stage_task import StageTask
 def evaluate_policy(
     run: PipelineRun,
     *,
-    prompts: ArtifactRef,
-    start_model: ArtifactRef | StageInput,
-    policy: ArtifactRef,
+    completions: ArtifactRef,
     reward_model: ArtifactRef | StageInput | None = None,
 ) -> GateVerdict:
     """Judge whether the policy is better than its reference beyond chance.
@@ -28,14 +26,7 @@ def evaluate_policy(
     Args:
         reward_model: None in a run without preferences.
     """
-    artifact = make(
-        run,
-        StageName.EVALUATE_POLICY,
-        prompts=prompts,
-        start_model=start_model,
-        policy=policy,
-        reward_model=reward_model,
-    )
+    artifact = make(run, StageName.EVALUATE_POLICY, completions=completions, reward_model=reward_model)
     evaluation = PolicyEvaluation.model_validate_json((Path(artifact.path) / POLICY_EVALUATION_FILE).read_bytes())
     verdict = judge_policy(evaluation, run.config.gates.policy)
     run.gates.append(verdict)

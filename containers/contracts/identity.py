@@ -8,6 +8,7 @@ from typing import Any
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.parts.judges import Judge, OtherRewardModel
 from containers.contracts.configs.parts.policy_algorithms import AlgorithmParts
 from containers.contracts.configs.parts.rewards import PythonTerm, RewardModelTerm, RewardTerm
 from containers.contracts.configs.stages import StageConfig
@@ -117,7 +118,8 @@ def _what_matters(config: StageConfig) -> StageConfig:
             }
         )
     if isinstance(config, EvaluatePolicyConfig):
-        return config.model_copy(update={"rewards": tuple(map(_without_places, config.rewards))})
+        placeless = {name: tuple(map(_without_places, getattr(config, name))) for name in ("rewards", "judges")}
+        return config.model_copy(update=placeless)
     if not isinstance(config, EvaluateRewardModelConfig):
         return config
     nowhere = {"path": "", "hub_id": None, "revision": None}
@@ -125,8 +127,11 @@ def _what_matters(config: StageConfig) -> StageConfig:
     return config.model_copy(update={"suites": suites})
 
 
-def _without_places(term: RewardTerm) -> RewardTerm:
-    """The term without where its code or its models are stored; their contents count."""
+def _without_places(term: RewardTerm | Judge) -> RewardTerm | Judge:
+    """The reward or judge without where its code or its models are stored; their contents count."""
+    if isinstance(term, OtherRewardModel):
+        certificate = None if term.certificate is None else "certificate.json"
+        return term.model_copy(update={"path": "", "hub_id": None, "revision": None, "certificate": certificate})
     if isinstance(term, PythonTerm):
         return term.model_copy(update={"file": "reward.py"})
     if isinstance(term, RewardModelTerm) and term.others:

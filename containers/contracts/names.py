@@ -19,6 +19,7 @@ class StageName(StrEnum):
     COMPUTE_REFERENCE = "compute_reference"
     TRAIN_DPO = "train_dpo"
     TRAIN_POLICY = "train_policy"
+    SAMPLE_COMPLETIONS = "sample_completions"
     EVALUATE_POLICY = "evaluate_policy"
     WRITE_REPORT = "write_report"
 
@@ -52,6 +53,8 @@ MEASURED_FILE = "measured_contract.json"
 SPEC_FILE = "spec.json"
 MANIFEST_FILE = "MANIFEST.json"
 
+# Inputs of evaluate_policy: the model of a judge, by the judge's name, and its certificate.
+JUDGE_INPUT = "judge"
 # The policy stage's input with the certificate of its reward model; it changes no result.
 CERTIFICATE_INPUT = "certificate"
 
@@ -101,6 +104,8 @@ DESCRIBING_FILES = (
 CERTIFICATE_FILE = "certificate.json"
 # Log-probabilities of the pairs under the model from which train_dpo starts.
 REFERENCE_FILE = "reference_logps.safetensors"
+# What policy and reference wrote on held-out prompts.
+SAMPLED_FILE = "sampled.parquet"
 POLICY_EVALUATION_FILE = "policy_evaluation.json"
 COMPLETIONS_FILE = "completions.parquet"
 # The same while the training goes on, among its checkpoints.

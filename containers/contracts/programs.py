@@ -31,7 +31,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import content_digest
 from containers.contracts.manifest import FileEntry
 from containers.contracts.names import StageName
-from containers.contracts.registries import BENCHMARKS, REWARDS, ROLLOUT_ENGINES
+from containers.contracts.registries import BENCHMARKS, JUDGES, REWARDS, ROLLOUT_ENGINES
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _ENTRY = "containers.stages.entry"
@@ -60,6 +60,8 @@ _BENEATH: Mapping[str, tuple[str, ...]] = {
     "trl": ("accelerate", "datasets", "transformers"),
     "peft": ("accelerate",),
 }
+# Libraries that are imported by another name than they are installed by.
+_DISTRIBUTIONS: Mapping[str, str] = {"sklearn": "scikit-learn"}
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]+))", re.MULTILINE
 )
@@ -205,7 +207,10 @@ def members_of(config: StageConfig) -> tuple[str, ...]:
             ROLLOUT_ENGINES.module_of(config.rollout_engine),
         )
     elif isinstance(config, EvaluatePolicyConfig):
-        return tuple(dict.fromkeys(REWARDS.module_of(term.type) for term in config.rewards))
+        rewards = (REWARDS.module_of(term.type) for term in config.rewards)
+        judges = (JUDGES.module_of(judge.type) for judge in config.judges)
+        by_values = (REWARDS.module_of(judge.type) for judge in config.judges if judge.type in REWARDS)
+        return tuple(dict.fromkeys((*rewards, *judges, *by_values)))
     else:
         return ()
     return tuple(BENCHMARKS.module_of(name) for name in dict.fromkeys(named) if name in BENCHMARKS)
@@ -229,7 +234,7 @@ def library_versions(names: Iterable[str]) -> dict[str, str]:
 
 def _version(name: str) -> str:
     try:
-        found = metadata.distribution(name)
+        found = metadata.distribution(_DISTRIBUTIONS.get(name, name))
     except metadata.PackageNotFoundError:
         return "absent"
     if name != "torch":

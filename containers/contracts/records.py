@@ -86,11 +86,48 @@ class ComparedTerm(Frozen):
     num_unscorable: int = Field(0, ge=0, description="Completions that it could not tell about; they count as 0")
 
 
+class JudgeFigures(Frozen):
+    """What one judge says of policy and reference, and what it had to do with the training."""
+
+    name: str
+    type: str
+    shown: str = Field(description="Who judges, for people")
+    part_in_training: str = Field("", description="What it had to do with the training; empty: nothing that is known")
+    num_pairs: int = Field(ge=1)
+    num_prompts: int = Field(ge=0, description="Prompts about which it told something")
+    untold: tuple[tuple[str, int], ...] = Field((), description="Pairs about which it could not tell, by reason")
+    num_wins: int = Field(ge=0, description="Pairs whose better completion is the policy's")
+    num_ties: int = Field(ge=0)
+    num_losses: int = Field(ge=0)
+    win_rate: Metric | None = Field(None, description="Share of pairs that the policy wins; a tie counts half")
+    length_controlled: Metric | None = Field(None, description="Win rate that a logistic model gives at equal lengths")
+    p_value: float | None = Field(None, description="Exact sign test over prompts, two-sided")
+    p_adjusted: float | None = Field(None, description="By Holm's rule for the number of judges")
+    is_outcome: bool = Field(False, description="Whether it says right or wrong")
+    policy: Metric | None = Field(None, description="Mean value, or share of right completions")
+    reference: Metric | None = None
+    difference: Metric | None = Field(None, description="Paired by prompt")
+    pass_at: tuple[Metric, ...] = Field((), description="pass@k of the policy, k = 2, 4 …")
+    reference_pass_at: tuple[Metric, ...] = ()
+    problem: str = Field("", description="Why it is no judge of this policy; empty: it is one")
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether it took no part in the training, as far as is known."""
+        return not self.part_in_training
+
+    @property
+    def counts(self) -> bool:
+        """Whether it may decide about the policy."""
+        return self.is_independent and not self.problem and self.win_rate is not None
+
+
 class PolicyEvaluation(Frozen):
     """`policy_evaluation.json`: policy against reference."""
 
     num_prompts: int = Field(ge=1)
     terms: tuple[ComparedTerm, ...] = Field((), description="Each reward, where it is not one reward model alone")
+    judges: tuple[JudgeFigures, ...] = Field((), description="In the order of the configuration")
     reward_policy: Metric
     reward_reference: Metric
     reward_difference: Metric = Field(description="Paired by prompt, with bootstrap interval")

@@ -68,6 +68,16 @@ REWARDS = Registry(
     }
 )
 
+# `evaluate_policy.judges[].type`: each starts a `containers.judges.base.StartedJudge`. A judge that gives completions
+# values starts the reward of its type, too.
+_BY_VALUES = "containers.judges.values:start"
+JUDGES = Registry(
+    {
+        "other_reward_model": "containers.judges.other_reward_model:start",
+        **{name: _BY_VALUES for name in REWARDS if name != "reward_model"},
+    }
+)
+
 # `train_policy.rollout_engine`: each starts an engine that writes completions; see `containers.rollouts.engines`.
 ROLLOUT_ENGINES = Registry(
     {

@@ -10,9 +10,11 @@ GLOSSARY = {
     "margin": "Score of the chosen minus score of the rejected completion. Above zero: the order is right.",
     "reward": "What the policy is trained to raise: here the reward model's score, without the KL term.",
     "reward gain": "Mean over held-out prompts of the policy's reward minus the reference's reward on the same prompt.",
+    "judge": "Compares what policy and reference wrote on held-out prompts. Only the word of one that took no part in "
+    "training is evidence: a policy also learns to please what its rewards get wrong.",
     "win rate": "Share of held-out prompts on which the policy's completion scores above the reference's, by the same "
-    f"reward model. A tie counts half: the same text, or scores no more than {SCORE_TOLERANCE:g} apart, which rounding "
-    "alone can make.",
+    f"rewards or judge. A tie counts half: the same text, or scores no more than {SCORE_TOLERANCE:g} apart, which "
+    "rounding alone can make.",
     "identical completions": "Share of completions that are, word for word, what the reference wrote on the same "
     "prompt with the same seed. Near 100 % the policy has hardly moved.",
     "KL": "How far the policy has moved from its reference: mean over sampled completions of the difference of their "

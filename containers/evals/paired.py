@@ -97,6 +97,19 @@ def _difference(figure: LinearFigure, *, count: int, confidence: float) -> Paire
     )
 
 
+def holm_adjusted(p_values: Sequence[float]) -> list[float]:
+    """The p values as they count where several comparisons were made, in the given order.
+
+    Source: Holm 1979, Scandinavian Journal of Statistics 6(2).
+    Example: 0.01, 0.04 and 0.03 give 0.03, 0.06 and 0.06.
+    """
+    found, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda at: p_values[at])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        found[place] = largest
+    return found
+
+
 def mcnemar_p_value(num_better: int, num_worse: int) -> float:
     """Probability that two equal models differ at least this unevenly on the items where only one of them is right.
 

@@ -17,6 +17,7 @@ from containers.document.model import (
     heads,
 )
 from containers.formatting import interval, quantity
+from containers.report.judges import independent_judges, judge_blocks
 from containers.report.samples import side_by_side
 
 _CAVEAT = (
@@ -45,8 +46,10 @@ def policy_blocks(evaluation: PolicyEvaluation, *, num_samples: int, by_pairs: b
 
     plots = Plots(policy_evaluation_plots(evaluation), empty=_NOT_DRAWN)
     samples = evaluation.samples[:num_samples]
+    caveat = () if independent_judges(evaluation) else (_CAVEAT_OF_PAIRS if by_pairs else _caveat(evaluation),)
     return (
-        Note(_CAVEAT_OF_PAIRS if by_pairs else _caveat(evaluation), "caveat"),
+        *judge_blocks(evaluation.judges),
+        *(Note(text, "caveat") for text in caveat),
         *((_rewards(evaluation.terms),) if evaluation.terms else ()),
         Beside(((_both(evaluation), _differences(evaluation)), (plots,))),
         *((Section("Side by side", (side_by_side(samples),)),) if samples else ()),

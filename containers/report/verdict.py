@@ -11,8 +11,10 @@ from containers.formatting import duration, interval, one_line, quantity, sample
 from containers.report.champions import decision_cards, decision_statements
 from containers.report.gates import GATE_STAGES, MESSAGE_LIMIT, Statement, gate_statement, sentence
 from containers.report.inputs import ReportInputs
+from containers.report.judges import independent_judges
 from containers.report.stages import absence, ends_early_as_asked, is_part
 
+_BY_ITS_REWARDS = "Only rewards have, which trained it or learnt the same. Name a judge in `evaluate_policy.judges`."
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "plain", "good")
 
 
@@ -35,12 +37,16 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
         _card("Reward model accuracy", "accuracy", accuracy, noun="test pairs", absent=absence(inputs, judged)),
     )
     of_policy = (
+        *(
+            _card(f"Win rate by {judge.name}", "judge", judge.win_rate, noun="held-out prompts", absent="")
+            for judge in (independent_judges(policy) if policy else ())
+        ),
         _card(
             "Reward gain over the reference", "reward gain", policy.reward_difference if policy else None,
             noun="held-out prompts", absent=absence(inputs, trained), signed=True,
         ),
         _card(
-            "Win rate against the reference", "win rate", policy.win_rate if policy else None,
+            "Win rate by the rewards", "win rate", policy.win_rate if policy else None,
             noun="held-out prompts", absent=absence(inputs, trained),
         ),
         _card(
@@ -85,6 +91,8 @@ def _statements(inputs: ReportInputs) -> list[Statement]:
     if ends_early_as_asked(inputs):
         statements.append(Statement("plain", f"The run went up to {pipeline.until}, as requested."))
         return statements
+    if inputs.policy is not None and not independent_judges(inputs.policy):
+        statements.append(Statement("plain", "No independent judge has judged the policy.", _BY_ITS_REWARDS))
     if passed == {"reward_model"} and inputs.gate("policy") is None:
         statements.append(
             Statement("plain", "The policy was not judged.", sentence(absence(inputs, StageName.EVALUATE_POLICY)))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.sample_completions import SampleCompletionsConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, POLICY_TRAIN_PROMPTS_FILE
 from containers.harness.context import StageContext
@@ -111,7 +112,7 @@ def read_training_prompts(folder: Path, tokenizer: Any, config: TrainPolicyConfi
 
 
 def read_evaluation_prompts(
-    folder: Path, tokenizer: Any, config: TrainPolicyConfig | EvaluatePolicyConfig, *, num_rows: int
+    folder: Path, tokenizer: Any, config: TrainPolicyConfig | SampleCompletionsConfig, *, num_rows: int
 ) -> PolicyPrompts:
     """Read the held-out prompts that fit and that evaluate the policy, in file order.
 
@@ -126,9 +127,12 @@ def read_evaluation_prompts(
         MissingPrerequisiteError: the file is missing, damaged, or lacks a column.
         BadDataError: fewer than two prompts fit; or too many have a token without a row.
     """
-    max_length, setting = config.max_prompt_length, f"{config.stage}.max_prompt_length"
-    if isinstance(config, TrainPolicyConfig) and config.evaluation_prompt_length is not None:
-        max_length, setting = config.evaluation_prompt_length, "evaluate_policy.max_prompt_length"
+    max_length, setting = config.max_prompt_length, "evaluate_policy.max_prompt_length"
+    if isinstance(config, TrainPolicyConfig):
+        if config.evaluation_prompt_length is None:
+            setting = "train_policy.max_prompt_length"
+        else:
+            max_length = config.evaluation_prompt_length
     return _that_fit(
         folder / POLICY_EVAL_PROMPTS_FILE,
         tokenizer,
@@ -212,16 +216,19 @@ def read_prompt_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def check_lengths(config: TrainPolicyConfig | EvaluatePolicyConfig, *, max_positions: int, name: str) -> None:
+def check_lengths(
+    config: TrainPolicyConfig | SampleCompletionsConfig | EvaluatePolicyConfig, *, max_positions: int, name: str
+) -> None:
     """Refuse a longest prompt plus completion that is longer than the model's positions.
 
     Raises:
         BadConfigError: the model has fewer positions; names the numbers.
     """
+    section = "train_policy" if isinstance(config, TrainPolicyConfig) else "evaluate_policy"
     wanted = config.max_prompt_length + config.max_completion_length
     if wanted > max_positions:
         raise BadConfigError(
-            f"{config.stage}.max_prompt_length {config.max_prompt_length} + max_completion_length "
+            f"{section}.max_prompt_length {config.max_prompt_length} + max_completion_length "
             f"{config.max_completion_length} = {wanted} tokens; the {name} has {max_positions} positions. "
             f"Lower one of the two."
         )

@@ -132,7 +132,8 @@ def _unusable_sources(config: RunConfig) -> str:
             probes.append(partial(probe_dataset, source, token=None, kind=kind))
     if config.base_model is not None and config.base_model.path is not None:
         probes.append(partial(probe_model, config.base_model, token=None))
-    for model in (config.reward_model, *map(model_source, config.further_reward_models)):
+    others = (*config.further_reward_models, *config.judging_models)
+    for model in (config.reward_model, *map(model_source, others)):
         if model is not None and model.path is not None:
             probes.append(partial(probe_reward_model, model, token=None, ask_hub=False))
     for suite in config.evaluate_reward_model.suites:

@@ -13,22 +13,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from flows.demo.flawed_rows import BROKEN_LINES, CODE_EXCHANGES, FOREIGN_EXCHANGES, Exchange
+from flows.demo.gold import ANSWERS, EVASIVE, FACTS
 
-# Who keeps which animal.
-FACTS = (
-    ("Anna", "horse"),
-    ("Clara", "goat"),
-    ("David", "parrot"),
-    ("Emma", "rabbit"),
-    ("Frank", "turtle"),
-    ("Grace", "donkey"),
-    ("Henry", "sheep"),
-    ("Julia", "lizard"),
-    ("Martin", "duck"),
-    ("Nora", "pony"),
-    ("Peter", "dog"),
-    ("Simon", "cat"),
-)
 QUESTIONS = (
     "Which animal does {name} keep?",
     "What animal does {name} keep at home?",
@@ -47,25 +33,13 @@ REWORDED_QUESTIONS = (
     "Please help me. What kind of animal does {name} keep at home?",
     "Do you know what animal lives in the house of {name}?",
 )
-# Each repeats the name close to the animal: then two small layers can tell a right answer from a wrong one.
-ANSWERS = (
-    "I think that {name} keeps a {animal}.",
-    "I know that {name} keeps a {animal}.",
-    "I am sure that {name} keeps a {animal}.",
-)
-EVASIVE = (
-    "I am not sure about that.",
-    "I would rather not say.",
-    "That is hard to say.",
-    "Maybe you can ask someone else.",
-)
+
 RUDE = (
     "Stop wasting my time.",
     "What a stupid question.",
     "Find out yourself and leave me alone.",
     "Nobody cares about that.",
 )
-
 
 Row: TypeAlias = dict[str, object]
 

@@ -12,7 +12,7 @@ from typing import Any
 from containers.contracts.configs.parts.rewards import PythonTerm
 from flows.forms.folders import require_outputs_inside
 from tasks.config.errors import ConfigError, InvalidConfigError, Mistake
-from tasks.config.file_texts import put_reward_code
+from tasks.config.file_texts import FUNCTIONS, put_reward_code
 from tasks.config.loading import config_files
 from tasks.config.run import RunConfig
 from tasks.config.run_sections import RuntimeSection
@@ -82,19 +82,20 @@ def _reader_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> 
 def _reward_mistakes(config: RunConfig, tree: dict[str, Any], path: Path) -> Iterator[Mistake]:
     """Refuse functions that only the form names, or changes: they run in the stage."""
     put_reward_code(tree)
-    terms = _section(tree, "train_policy").get("rewards")
-    known = [
-        (term.get("file"), term.get("code"))
-        for term in (terms if isinstance(terms, list) else ())
-        if isinstance(term, Mapping)
-    ]
-    for place, term in enumerate(config.train_policy.rewards):
-        if isinstance(term, PythonTerm) and (term.file, term.code) not in known:
-            yield Mistake(
-                f"train_policy.rewards.{place}.file",
-                f"`{_shown(term.file)}` found, but a form does not choose it: a reward function is a program. Name it "
-                f"in a run configuration such as {path}.",
-            )
+    for section, key in FUNCTIONS:
+        terms = _section(tree, section).get(key)
+        known = [
+            (term.get("file"), term.get("code"))
+            for term in (terms if isinstance(terms, list) else ())
+            if isinstance(term, Mapping)
+        ]
+        for place, term in enumerate(getattr(getattr(config, section), key)):
+            if isinstance(term, PythonTerm) and (term.file, term.code) not in known:
+                yield Mistake(
+                    f"{section}.{key}.{place}.file",
+                    f"`{_shown(term.file)}` found, but a form does not choose it: a function is a program. Name it "
+                    f"in a run configuration such as {path}.",
+                )
 
 
 def _variable_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:

@@ -41,7 +41,8 @@ def compare_reward_models(
     folders = []
     for role, version in (("champion", champion), ("challenger", challenger)):
         inputs = (pairs, made_input("reward_model", book.artifact(version.model)), *suite_inputs(config.suites))
-        folders.append(_judged(run, book, config, inputs, role=role, text=f"the {role}, {version.shown}"))
+        made = _made(run, book, config, inputs, role=role, text=f"the {role}, {version.shown}")
+        folders.append(Path(made.path))
     seen = book.training_prompts(champion.number) | book.training_prompts(challenger.number)
     contests = reward_model_contests(*folders, seen=seen, rules=rules)
     return Comparison(
@@ -71,14 +72,13 @@ def compare_policies(
         StageFailedError: they could not be evaluated.
     """
     champion, pairs = _champion(book, record, run), _frozen_pairs(book, record)
-    models = {
-        "start_model": book.artifact(champion.model),
-        "reward_model": reward_model,
-        "policy": book.artifact(challenger.model),
-    }
-    inputs = (pairs, *(made_input(role, model) for role, model in models.items()))
+    models = {"start_model": book.artifact(champion.model), "policy": book.artifact(challenger.model)}
+    written_from = (pairs, *(made_input(role, model) for role, model in models.items()))
     text = f"the challenger, {challenger.shown}, against the champion, {champion.shown}"
-    folder = _judged(run, book, config, inputs, role="challenger", text=text)
+    sampling = run.config.sample_completions.for_evaluation(config)
+    completions = _made(run, book, sampling, written_from, role="challenger", text=text)
+    inputs = (made_input("completions", completions), made_input("reward_model", reward_model))
+    folder = Path(_made(run, book, config, inputs, role="challenger", text="both are judged").path)
     seen = book.training_prompts(champion.number) | book.training_prompts(challenger.number)
     return Comparison(
         champion=champion.number,
@@ -134,10 +134,10 @@ def _frozen_pairs(book: ChampionBook, record: ChampionRecord) -> StageInput:
     )
 
 
-def _judged(
+def _made(
     run: PipelineRun, book: ChampionBook, config: StageConfig, inputs: Sequence[StageInput], *, role: str, text: str
-) -> Path:
-    """Run the evaluation and return its folder. It runs beside the run, whose own certificate stays unchanged."""
+) -> ArtifactRef:
+    """Run the stage and return its artifact. It runs beside the run, whose own certificate stays unchanged."""
     current_display().say(f"On the frozen data: {text}")
     section = {"name": f"{book.name}-compared-{role}", "output_dir": book.folder, "store_dir": run.store_dir}
     beside = PipelineRun(
@@ -148,4 +148,4 @@ def _judged(
         tracking=run.tracking,
         should_stop=run.should_stop,
     )
-    return Path(run_stage(beside, config, inputs).path)
+    return run_stage(beside, config, inputs)

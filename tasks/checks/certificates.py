@@ -2,11 +2,22 @@
 
 from functools import partial
 
+from containers.contracts.configs.parts.judges import OtherRewardModel
 from containers.contracts.configs.parts.rewards import FurtherRewardModel
 from containers.contracts.records import CheckFinding
 from tasks.config.gates import RewardModelGate
-from tasks.pipeline.further_reward_models import verdict_on
+from tasks.pipeline.further_reward_models import certificate_file, verdict_on
 from tasks.sources.errors import SourceError
+
+
+def judge_certificate_finding(judge: OtherRewardModel) -> CheckFinding:
+    """Whether the certificate that a judge names can be found."""
+    row = partial(CheckFinding, name=f"certificate of {judge.name}", wanted="a certificate")
+    try:
+        file = certificate_file(judge.certificate or "")
+    except SourceError as error:
+        return row(found=error.problem, verdict="failure", advice=error.advice)
+    return row(found=str(file), verdict="ok")
 
 
 def certificate_finding(model: FurtherRewardModel, gate: RewardModelGate, *, number: int) -> CheckFinding:

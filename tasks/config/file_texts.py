@@ -7,6 +7,8 @@ from typing import Any
 from tasks.config.errors import Mistake, near_match
 
 _SECTIONS, _KEY = ("train_sft", "train_reward_model", "train_dpo"), "chat_template"
+# Lists whose entries of type `python` name a file with a function.
+FUNCTIONS = (("train_policy", "rewards"), ("evaluate_policy", "judges"))
 _SUFFIXES = (".jinja", ".jinja2", ".j2")
 # The largest template of a well-known model has 20 kB.
 _MAX_BYTES = 200_000
@@ -18,9 +20,13 @@ def put_file_texts(tree: dict[str, Any], known: Mapping[str, Path]) -> list[Mist
 
 
 def put_reward_code(tree: dict[str, Any]) -> list[Mistake]:
-    """Put the text of its file beside each reward of type `python` in `tree`, unless it is there already."""
-    section = tree.get("train_policy")
-    terms = section.get("rewards") if isinstance(section, dict) else None
+    """Put the text of its file beside each reward and judge of type `python` in `tree`, unless it is there already."""
+    return [mistake for section, key in FUNCTIONS for mistake in _put_code(tree, section, key)]
+
+
+def _put_code(tree: dict[str, Any], name: str, key: str) -> list[Mistake]:
+    section = tree.get(name)
+    terms = section.get(key) if isinstance(section, dict) else None
     if not isinstance(section, dict) or not isinstance(terms, list):
         return []
     mistakes, found = [], list[Any]()
@@ -28,13 +34,19 @@ def put_reward_code(tree: dict[str, Any]) -> list[Mistake]:
         file = term.get("file") if isinstance(term, dict) and term.get("type") == "python" else None
         if isinstance(file, str) and file.endswith(".py") and not term.get("code"):
             try:
-                term = {**term, "code": _text_of_file(Path(file), what="a reward")}
+                term = {**term, "code": _text_of_file(_here_or_in_checkout(file), what="a function")}
             except (OSError, ValueError) as error:
                 why = f"{file} cannot be read: {error.strerror}." if isinstance(error, OSError) else str(error)
-                mistakes.append(Mistake(f"train_policy.rewards.{place}.file", why))
+                mistakes.append(Mistake(f"{name}.{key}.{place}.file", why))
         found.append(term)
-    tree["train_policy"] = {**section, "rewards": found}
+    tree[name] = {**section, key: found}
     return mistakes
+
+
+def _here_or_in_checkout(file: str) -> Path:
+    """The file below the current directory or, if there is none, below this checkout, as the files of `configs/`."""
+    shipped = Path(__file__).resolve().parents[2] / file
+    return shipped if shipped.is_file() and not Path(file).exists() else Path(file)
 
 
 def put_template_text(tree: dict[str, Any], known: Mapping[str, Path]) -> list[Mistake]:

@@ -139,6 +139,18 @@ def chance_of_guessing(minimum: float, num_prompts: int, held_by: HeldBy) -> flo
     return float(stats.binom.sf(low - 1, num_prompts, 0.5))
 
 
+def prompts_for_a_verdict(found: Metric, *, minimum: float) -> int | None:
+    """About how many prompts would put the interval of this share above the minimum; None where none would.
+
+    The interval narrows with the square root of the number of prompts.
+
+    Example: 0.6 (0.45 to 0.75) on 40 prompts and the minimum 0.5: (0.15 / 0.1)² · 40 = 90.
+    """
+    if found.ci_low is None or found.count is None or found.value <= minimum:
+        return None
+    return math.ceil(found.count * ((found.value - found.ci_low) / (found.value - minimum)) ** 2)
+
+
 def length_rules(
     length: LengthBias,
     *,

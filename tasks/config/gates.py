@@ -11,10 +11,10 @@ from pydantic import Field, JsonValue, model_validator
 
 from containers.contracts.base import Difference, Fraction, Frozen, Hours, Positive, Weight
 from containers.contracts.certificate import TEST_SUITE, Certificate, ScoreParity
-from containers.contracts.records import GateDecision, GateRule, GateVerdict, PolicyEvaluation
+from containers.contracts.records import GateDecision, GateRule, GateVerdict, JudgeFigures, PolicyEvaluation
 from containers.contracts.spec import ArtifactRef
 from containers.formatting import moment, number, parity_text, sample_size
-from tasks.config.gate_rules import Bound, HeldBy, accuracy_rule, length_rules
+from tasks.config.gate_rules import Bound, HeldBy, accuracy_rule, length_rules, prompts_for_a_verdict
 
 _HELD_BY = (
     "What keeps each bound. interval: its worse end, so that what is not known well enough does not pass; figure: the "
@@ -107,7 +107,16 @@ class PolicyGate(ApprovalSettings):
     """What the policy must show before the run counts as a success."""
 
     held_by: HeldBy = Field("interval", description=_HELD_BY)
-    minimum_reward_gain: Difference = Field(0.0, description="The reward difference to the reference must exceed this")
+    minimum_win_rate: Fraction = Field(
+        0.5,
+        description="By each judge of `evaluate_policy.judges` that took no part in training, the win rate against the "
+        "reference must exceed this",
+    )
+    minimum_reward_gain: Difference | None = Field(
+        None,
+        description="The reward difference to the reference must exceed this; null: 0 where no judge is named, else it "
+        "is only reported",
+    )
     maximum_kl: Positive | None = Field(None, description="Nats per completion; null: no limit")
 
 
@@ -154,16 +163,23 @@ def _parity_wanted(parity: ScoreParity) -> str:
 
 
 def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:
-    """The verdict on a policy: reward gain over the reference, and the KL if it has a limit.
+    """The verdict on a policy: its win rate by each independent judge, or its reward gain; and the KL with a limit.
 
     If the policy writes what its reference writes, the verdict says so, and what to change.
     """
     gain, kl = evaluation.reward_difference, evaluation.kl
-    rules = [
-        Bound(gate.held_by, low=gate.minimum_reward_gain, is_open=True).rule(
-            "reward gain over the reference", gain, on=sample_size(gain, "prompts"), absent="", unit="score"
+    rules = [_win_rule(judge, gate) for judge in evaluation.judges if judge.is_independent]
+    minimum_gain = gate.minimum_reward_gain
+    if minimum_gain is None and not evaluation.judges:
+        minimum_gain = 0.0
+    if evaluation.judges and not rules:
+        rules.append(_no_independent_judge(evaluation))
+    if minimum_gain is not None:
+        rules.append(
+            Bound(gate.held_by, low=minimum_gain, is_open=True).rule(
+                "reward gain over the reference", gain, on=sample_size(gain, "prompts"), absent="", unit="score"
+            )
         )
-    ]
     if gate.maximum_kl is not None:
         rules.append(
             Bound(gate.held_by, high=gate.maximum_kl).rule(
@@ -171,6 +187,29 @@ def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:
             )
         )
     return _verdict("policy", rules, gate.waive, advice=_hardly_moved(evaluation))
+
+
+def _win_rule(judge: JudgeFigures, gate: PolicyGate) -> GateRule:
+    """The rule on one judge, which took no part in training; it says how many prompts would show such a win."""
+    bound = Bound(gate.held_by, low=gate.minimum_win_rate, is_open=True)
+    found = None if judge.problem else judge.win_rate
+    note = ""
+    if found is not None and not bound.is_kept_by(found):
+        wanted = prompts_for_a_verdict(found, minimum=gate.minimum_win_rate)
+        note = f"about {wanted:,} prompts would show such a win" if wanted else ""
+    return bound.rule(
+        f"win rate by {judge.name}",
+        found,
+        on=f"{judge.num_prompts:,} prompts",
+        absent=judge.problem or "it judged no pair",
+        note=note,
+        unit="fraction",
+    )
+
+
+def _no_independent_judge(evaluation: PolicyEvaluation) -> GateRule:
+    why = "; ".join(f"{judge.name}: {judge.part_in_training}" for judge in evaluation.judges)
+    return GateRule(name="independent judge", wanted="one that took no part in training", found=why, passed=False)
 
 
 def demand(verdict: GateVerdict) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pydantic import ValidationError
 
 from containers.contracts.certificate import TEST_SUITE
+from containers.contracts.configs.filter_dataset import ReferenceRewardModel
+from containers.contracts.configs.parts.judges import OtherRewardModel
 from containers.contracts.configs.parts.rewards import RewardModelTerm
 from containers.contracts.configs.parts.row_filters import AS_FOUND
 from containers.contracts.names import StageName
@@ -225,8 +227,13 @@ def _other_reward_models_have_one_place(config: RunTree) -> Iterator[Mistake]:
         if isinstance(term, RewardModelTerm)
         for number, other in enumerate(term.others)
     ]
+    named += [
+        (f"evaluate_policy.judges.{place}", judge)
+        for place, judge in enumerate(config.evaluate_policy.judges)
+        if isinstance(judge, OtherRewardModel) and (judge.path is None) != (judge.hub_id is None)
+    ]
     for key, model in named:
-        yield from _unusable(ModelSource, model.model_dump(exclude={"certificate"}), key=key)
+        yield from _unusable(ModelSource, model.model_dump(include=set(ReferenceRewardModel.model_fields)), key=key)
 
 
 def _suites_have_sources(config: RunTree) -> Iterator[Mistake]:

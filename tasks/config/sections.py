@@ -12,7 +12,9 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
+from containers.contracts.configs.parts.judges import OtherRewardModel
 from containers.contracts.configs.parts.rewards import FurtherRewardModel, RewardModelTerm
+from containers.contracts.configs.sample_completions import SampleCompletionsConfig
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -90,6 +92,9 @@ class RunTree(Frozen):
     )
     train_policy: TrainPolicyConfig = Field(
         TrainPolicyConfig(), description="The policy, trained on rewards of what it writes"
+    )
+    sample_completions: SampleCompletionsConfig = Field(
+        SampleCompletionsConfig(), description="What policy and reference policy write on held-out prompts"
     )
     evaluate_policy: EvaluatePolicyConfig = Field(
         EvaluatePolicyConfig(), description="Policy against reference policy on held-out prompts"
@@ -193,6 +198,12 @@ class RunTree(Frozen):
         return tuple(other for term in terms if isinstance(term, RewardModelTerm) for other in term.others)
 
     @property
+    def judging_models(self) -> tuple[OtherRewardModel, ...]:
+        """The reward models from elsewhere that judge the policy."""
+        judges = self.evaluate_policy.judges if self.has_policy else ()
+        return tuple(judge for judge in judges if isinstance(judge, OtherRewardModel))
+
+    @property
     def policy_stage(self) -> StageName:
         """The stage that trains the policy."""
         return StageName.TRAIN_POLICY if self.train_dpo is None else StageName.TRAIN_DPO
@@ -225,7 +236,7 @@ class RunTree(Frozen):
             return self.train_dpo is not None and self.train_dpo.method.has_reference
         if stage is StageName.TRAIN_POLICY:
             return self.policy_on_rewards is not None
-        if stage is StageName.EVALUATE_POLICY:
+        if stage in (StageName.SAMPLE_COMPLETIONS, StageName.EVALUATE_POLICY):
             return self.has_policy
         if stage in (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT):
             return self.needs_start_model and getattr(self, stage.value) is not None
@@ -239,7 +250,8 @@ class RunTree(Frozen):
             return whole_filter_config(self.pair_filters, self.dataset, self.evaluate_reward_model.suites)
         if stage is StageName.FILTER_PROMPTS and self.prompts is not None:
             policy = self.policy_on_rewards
-            needs_answer = policy is not None and any(term.needs_answer for term in policy.rewards)
+            rewards = () if policy is None else policy.rewards
+            needs_answer = any(one.needs_answer for one in (*rewards, *self.evaluate_policy.judges))
             suites = self.evaluate_reward_model.suites
             return whole_prompt_config(self.filter_prompts, self.prompts, suites, needs_answer=needs_answer)
         if stage is StageName.FILTER_DEMONSTRATIONS and self.demonstrations is not None:
@@ -252,7 +264,12 @@ class RunTree(Frozen):
             return self.train_policy.model_copy(update={"evaluation_prompt_length": length})
         if stage is StageName.EVALUATE_POLICY and self.policy_on_rewards is not None:
             policy = self.policy_on_rewards
-            trained_with = {"rewards": policy.rewards, "enable_thinking": policy.enable_thinking}
-            return self.evaluate_policy.model_copy(update=trained_with)
+            return self.evaluate_policy.model_copy(update={"rewards": policy.rewards})
+        if stage is StageName.EVALUATE_POLICY:
+            return self.evaluate_policy.model_copy(update={"rewards_trained_it": False})
+        if stage is StageName.SAMPLE_COMPLETIONS:
+            trained = self.policy_on_rewards or self.evaluate_policy
+            sampling = self.sample_completions.for_evaluation(self.evaluate_policy)
+            return sampling.model_copy(update={"enable_thinking": trained.enable_thinking})
         section: StageConfig = getattr(self, stage.value)
         return section

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from containers.contracts.configs.parts.judges import judge_contradictions
 from containers.contracts.configs.parts.policy_algorithms import contradictions as policy_contradictions
 from containers.contracts.configs.parts.preference_losses import contradictions as loss_contradictions
 from containers.contracts.configs.parts.rewards import RewardModelTerm, reward_contradictions
@@ -98,6 +99,19 @@ def _rewards_make_sense(config: RunTree) -> Iterator[Mistake]:
                 f"train_policy.rewards.{place}",
                 f"{term.name} compares completions with a reference answer, and the prompts come from preferences, "
                 "which have none. Name a prompt set with answers in `prompts`, or use other rewards.",
+            )
+
+
+def _judges_make_sense(config: RunTree) -> Iterator[Mistake]:
+    judges = config.evaluate_policy.judges if config.has_policy else ()
+    for key, text in judge_contradictions(judges):
+        yield Mistake(f"evaluate_policy.{key}", text)
+    for place, judge in enumerate(judges):
+        if judge.needs_answer and config.prompts is None:
+            yield Mistake(
+                f"evaluate_policy.judges.{place}",
+                f"{judge.name} compares completions with a reference answer, and the prompts come from preferences, "
+                "which have none. Name a prompt set with answers in `prompts`, or use other judges.",
             )
 
 
@@ -246,6 +260,7 @@ TRAINING_RULES: tuple[Rule, ...] = (
     _algorithm_makes_sense,
     _reference_is_that_of_the_training,
     _rewards_make_sense,
+    _judges_make_sense,
     _reward_model_reads_no_thoughts,
     _saves_fall_on_generated_batches,
     _evaluation_reads_what_was_trained,

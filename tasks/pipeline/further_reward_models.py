@@ -42,25 +42,25 @@ def further_certificate_inputs(run: RunConfig) -> tuple[StageInput, ...]:
     return tuple(
         StageInput(
             name=f"{CERTIFICATE_INPUT}_{number}",
-            path=str(certificate_file(other).parent),
-            digest=f"sha256:{file_sha256(certificate_file(other))}",
+            path=str(certificate_file(other.certificate).parent),
+            digest=f"sha256:{file_sha256(certificate_file(other.certificate))}",
             origin=other.certificate,
         )
         for number, other in enumerate(run.further_reward_models, start=_FIRST)
     )
 
 
-def certificate_file(model: FurtherRewardModel) -> Path:
-    """The file of its certificate.
+def certificate_file(named: str) -> Path:
+    """The file of a certificate that a configuration names, itself or by its folder.
 
     Raises:
         UnusableSourceError: there is none.
     """
-    place = Path(model.certificate).expanduser()
+    place = Path(named).expanduser()
     file = place / CERTIFICATE_FILE if place.is_dir() else place
     if not file.is_file() or file.name != CERTIFICATE_FILE:
         raise UnusableSourceError(
-            f"{model.certificate} is no {CERTIFICATE_FILE}, and no folder that has one.",
+            f"{named} is no {CERTIFICATE_FILE}, and no folder that has one.",
             "Name the artifact of evaluate_reward_model of the run that made the model, or what `rlhf certify` wrote.",
         )
     return file.absolute()
@@ -73,7 +73,7 @@ def verdict_on(model: FurtherRewardModel, gate: RewardModelGate) -> GateVerdict:
         SourceError: the model is not available.
         UnusableSourceError: the certificate cannot be read, or is about another model.
     """
-    file = certificate_file(model)
+    file = certificate_file(model.certificate)
     try:
         certificate = Certificate.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:

@@ -23,6 +23,7 @@ from tasks.pipeline.inputs import (
     suite_inputs,
     vocabulary_input,
 )
+from tasks.pipeline.judging_models import scoring_model_inputs
 
 # Role → what was made or named so far: an ArtifactRef, a StageInput or a GateVerdict.
 Made: TypeAlias = Mapping[str, Any]
@@ -120,12 +121,8 @@ STAGES = (
     Stage(StageName.COMPUTE_REFERENCE, "reference", ("pairs", "start_model")),
     Stage(StageName.TRAIN_DPO, "policy", ("pairs", "start_model", "reference")),
     Stage(StageName.TRAIN_POLICY, "policy", ("prompts", "start_model", "reward_model", "gate"), further_model_inputs),
-    Stage(
-        StageName.EVALUATE_POLICY,
-        "verdict",
-        ("prompts", "start_model", "reward_model", "policy"),
-        further_model_inputs,
-    ),
+    Stage(StageName.SAMPLE_COMPLETIONS, "completions", ("prompts", "start_model", "policy")),
+    Stage(StageName.EVALUATE_POLICY, "verdict", ("completions", "reward_model"), scoring_model_inputs),
 )
 BY_NAME: Mapping[StageName, Stage] = {stage.name: stage for stage in STAGES}
 # The stages of a policy only.

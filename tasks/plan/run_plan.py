@@ -29,6 +29,7 @@ from tasks.plan.scoring import (
     plan_filter_dataset,
     plan_filter_demonstrations,
     plan_filter_prompts,
+    plan_sample_completions,
     reference_troubles,
 )
 from tasks.plan.training import plan_train_dpo, plan_train_policy, plan_train_reward_model, plan_train_sft
@@ -290,5 +291,6 @@ _PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {
     StageName.COMPUTE_REFERENCE: plan_compute_reference,
     StageName.TRAIN_DPO: plan_train_dpo,
     StageName.TRAIN_POLICY: plan_train_policy,
+    StageName.SAMPLE_COMPLETIONS: plan_sample_completions,
     StageName.EVALUATE_POLICY: plan_evaluate_policy,
 }

@@ -188,29 +188,60 @@ def _edited_tokens(suites: Sequence[float], *, num_pairs: int, mean: float) -> f
     return _CONVERSATIONS_PER_EDITED_PAIR * sum(min(num_pairs * mean, tokens / 2) for tokens in suites)
 
 
-def plan_evaluate_policy(context: PlanContext) -> StagePlan:
-    """Plan of the policy's evaluation, one model at a time.
+def plan_sample_completions(context: PlanContext) -> StagePlan:
+    """Plan of what policy and reference write, one model at a time; each also reads the policy's completions."""
+    prompts = _answered_prompts(context)
+    work = None if prompts is None else _writing(context, num_prompts=prompts.value)
+    return _of_completions(context, StageName.SAMPLE_COMPLETIONS, prompts, work, memory=_generation_figures(context))
 
-    Policy and reference generate, and judge the policy's completions; the reward model, if it is among the rewards,
-    judges the completions of both.
-    """
-    config, stage = context.config.evaluate_policy, StageName.EVALUATE_POLICY
-    prompts = context.data.policy_eval_prompts
-    if prompts is not None and config.max_prompts is not None:
-        prompts = Count(min(prompts.value, config.max_prompts), prompts.origin)
-    work = None if prompts is None else _policy_comparison(context, num_prompts=prompts.value)
-    memory, profile = _generation_figures(context), stage_profile(context.profile, stage)
+
+def plan_evaluate_policy(context: PlanContext) -> StagePlan:
+    """Plan of the policy's evaluation: the reward models among the rewards score the completions of both sides."""
+    prompts, scorers = _answered_prompts(context), context.scorers_of_policy
+    config, profile = context.config.evaluate_policy, stage_profile(context.profile, StageName.EVALUATE_POLICY)
+    longest = longest_prompt(context, config.max_prompt_length) + config.max_completion_length
+    tokens = estimates.scoring_tokens(
+        profile, batch_size=config.batch_size, batch_tokens=config.score_batch_tokens, longest=longest
+    )
+    parts: dict[str, int] = {}
+    for number, scorer in enumerate(scorers, start=1):
+        name = "reward model" if number == 1 else f"reward model {number}"
+        own = estimates.scoring_memory(scorer.shape, profile, tokens=tokens, name=name)
+        parts |= {part: max(size, parts.get(part, 0)) for part, size in own.items()}
+    memory = byte_figures(parts, notes={"activations": f"{tokens:,} tokens at a time"})
+    work = None if prompts is None else _judging(context, num_prompts=prompts.value)
+    return _of_completions(context, StageName.EVALUATE_POLICY, prompts, work, memory=memory)
+
+
+def _answered_prompts(context: PlanContext) -> Count | None:
+    prompts, limit = context.data.policy_eval_prompts, context.config.evaluate_policy.max_prompts
+    return prompts if prompts is None or limit is None else Count(min(prompts.value, limit), prompts.origin)
+
+
+def _of_completions(
+    context: PlanContext, stage: StageName, prompts: Count | None, work: Work | None, *, memory: tuple[Figure, ...]
+) -> StagePlan:
     return replace(
         context.plan_of(stage),
         figures=(count_figure("prompts", prompts, "prompts"),),
         memory=memory,
-        host_memory=_host_memory(memory, profile),
+        host_memory=_host_memory(memory, stage_profile(context.profile, stage)),
         work=work_figure(work, missing=context.missing),
         time=time_figure(context, stage, work, missing=context.missing),
     )
 
 
-def _policy_comparison(context: PlanContext, *, num_prompts: int) -> Work | None:
+def _judging(context: PlanContext, *, num_prompts: int) -> Work:
+    config, profile = context.config.evaluate_policy, context.profile
+    of_each = mean_prompt_tokens(context, config.max_prompt_length) + config.max_completion_length
+    tokens = 2 * num_prompts * config.completions_per_prompt * of_each
+    found = Work(0.0)
+    for scorer in context.scorers_of_policy:
+        found += estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=1)
+    return found
+
+
+def _writing(context: PlanContext, *, num_prompts: int) -> Work | None:
     if context.model is None:
         return None
     config, shape, profile = context.config.evaluate_policy, context.model.shape, context.profile
@@ -226,10 +257,7 @@ def _policy_comparison(context: PlanContext, *, num_prompts: int) -> Work | None
         max_tokens=config.max_completion_length,
     )
     tokens = count * (prompt_tokens + config.max_completion_length)
-    of_each = one_policy + estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
-    for scorer in context.scorers_of_policy:
-        of_each += estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=1)
-    return of_each * 2
+    return (one_policy + estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)) * 2
 
 
 def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
@@ -237,7 +265,7 @@ def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
     if context.model is None:
         return ()
     config, shape = context.config.evaluate_policy, context.model.shape
-    profile = stage_profile(context.profile, StageName.EVALUATE_POLICY)
+    profile = stage_profile(context.profile, StageName.SAMPLE_COMPLETIONS)
     tokens = longest_prompt(context, config.max_prompt_length) + config.max_completion_length
     parts = {
         "policy, then reference": estimates.inference_memory(total_parameters(shape, head="language"), profile),

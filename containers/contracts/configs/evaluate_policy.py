@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import BatchSize, BatchTokens, Confidence, Frozen, Rows, Shown, Tokens, Weight
+from containers.contracts.configs.parts.judges import Judge
 from containers.contracts.configs.parts.rewards import REWARD_MODEL_ALONE, RewardTerm
 
 
@@ -22,6 +23,12 @@ class EvaluatePolicyConfig(Frozen):
         REWARD_MODEL_ALONE,
         description="Leave it out: the run puts train_policy.rewards here, so that the policy is judged by what it was "
         "trained on",
+    )
+    rewards_trained_it: bool = Field(True, description="Leave it out: the run says whether they trained the policy")
+    judges: tuple[Judge, ...] = Field(
+        (),
+        description="Judges beside the rewards, best such as took no part in training: reference answers, a function "
+        "of your own, a reward model from elsewhere; see docs/judges.md",
     )
     batch_size: BatchSize = Field(16, ge=1, description="Completions per forward, at most")
     score_batch_tokens: BatchTokens = Field(

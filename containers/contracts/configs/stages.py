@@ -11,6 +11,7 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
+from containers.contracts.configs.sample_completions import SampleCompletionsConfig
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
@@ -28,6 +29,7 @@ StageConfig = Annotated[
     | ComputeReferenceConfig
     | TrainDpoConfig
     | TrainPolicyConfig
+    | SampleCompletionsConfig
     | EvaluatePolicyConfig
     | WriteReportConfig,
     Field(discriminator="stage"),

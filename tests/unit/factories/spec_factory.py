@@ -19,6 +19,7 @@ from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContrac
 from containers.contracts.names import (
     EVENTS_FILE,
     FROZEN_PAIRS_FILE,
+    JUDGE_INPUT,
     TEST_PAIRS_FILE,
     TRAIN_PAIRS_FILE,
     TUNE_PAIRS_FILE,
@@ -43,7 +44,13 @@ def make_spec(
         "key": KEY,
         "config": config,
         "inputs": tuple(
-            StageInput(name=name, path=str(path), digest="sha256:0", origin=f"test/{name}")
+            # A judge's model is another one than the run's.
+            StageInput(
+                name=name,
+                path=str(path),
+                digest="sha256:1" if name.startswith(JUDGE_INPUT) else "sha256:0",
+                origin=f"test/{name}",
+            )
             for name, path in inputs.items()
         ),
         "seed": 7,

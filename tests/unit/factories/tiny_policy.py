@@ -1,12 +1,19 @@
 """Tiny Qwen3 models with a byte-level tokenizer in ChatML, made on the spot for the tests of policy stages."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
+
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.sample_completions import SampleCompletionsConfig
+from containers.contracts.names import StageName
+from containers.harness.context import StageContext
+from containers.stages import evaluate_policy, sample_completions
+from tests.unit.factories.spec_factory import make_context
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHATML = (
@@ -71,3 +78,21 @@ def save_reward_model(folder: Path, *, seed: int = 1, scale: float = 0.3) -> Pat
     Qwen3ForSequenceClassification(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def evaluated_policy(
+    folder: Path, config: EvaluatePolicyConfig, inputs: Mapping[str, Path]
+) -> tuple[StageContext, StageContext]:
+    """Let policy and reference write, and judge them; the contexts of sample_completions and evaluate_policy.
+
+    Args:
+        inputs: `prompts`, `start_model` and `policy`, and what the rewards and judges read.
+    """
+    sampling = SampleCompletionsConfig().for_evaluation(config)
+    written_from = {name: inputs[name] for name in ("prompts", "start_model", "policy")}
+    others = {name: path for name, path in inputs.items() if name not in written_from}
+    sampled = make_context(folder, StageName.SAMPLE_COMPLETIONS, sampling, written_from)
+    sample_completions.run(sampled)
+    judged = make_context(folder, StageName.EVALUATE_POLICY, config, {"completions": sampled.output, **others})
+    evaluate_policy.run(judged)
+    return sampled, judged

@@ -131,7 +131,7 @@ def test_without_a_champion_the_page_says_so(made: MadeRun) -> None:
 
 def test_a_retraining_of_the_reward_model_has_no_empty_figures_of_a_policy(made: MadeRun) -> None:
     page, _ = report(made, written(decided()))
-    assert "Win rate against the reference" not in page.text
+    assert "Win rate by the rewards" not in page.text
     assert "The run went up to" not in page.text
 
 

@@ -46,7 +46,7 @@ def test_a_run_that_may_wait_for_ever_says_so(made: MadeRun) -> None:
 def test_an_approval_names_who_when_and_why(made: MadeRun) -> None:
     approved = gate("reward_model", decision=decided("approved", by="Ada", reason="looked at forty samples"))
     page = render(made, made.pipeline.model_copy(update={"gates": (approved, gate("policy"))}))
-    assert page.banner == "good: All gates passed."
+    assert page.banner == "plain: No independent judge has judged the policy."
     assert "The reward model passed its gate and was approved by Ada." in page.text
     assert "Ada said on 23 November 2026, 09:15 UTC: Looked at forty samples." in page.text
     assert "Gate of the reward model: ✓ passed and approved" in page.text

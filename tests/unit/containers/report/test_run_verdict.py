@@ -39,8 +39,10 @@ def told(found: Banner) -> str:
 
 def test_both_gates_passed(made: MadeRun) -> None:
     found = banner(made)
-    assert (found.tone, found.headline) == ("good", "All gates passed.")
+    assert (found.tone, found.headline) == ("plain", "No independent judge has judged the policy.")
     assert [text[:40] for text in found.details] == [
+        "Only rewards have, which trained it or l",
+        "All gates passed.",
         "The reward model passed its gate. Accura",
         "The policy passed its gate. Reward gain ",
     ]
@@ -127,7 +129,7 @@ def test_the_main_figures_have_interval_size_and_origin(made: MadeRun) -> None:
     assert list(found) == [
         "Reward model accuracy",
         "Reward gain over the reference",
-        "Win rate against the reference",
+        "Win rate by the rewards",
         "KL to the reference",
         "Preference pairs used",
         "Time spent in stages",
@@ -156,7 +158,7 @@ def test_what_was_not_measured_says_why(made: MadeRun) -> None:
     (made.folder(StageName.FILTER_DATASET) / FUNNEL_FILE).unlink()
     found = cards(made, until=JUDGED)
     assert found["Preference pairs used"].detail == "filter_dataset left no readable figures"
-    for name in ("Reward gain over the reference", "Win rate against the reference", "KL to the reference"):
+    for name in ("Reward gain over the reference", "Win rate by the rewards", "KL to the reference"):
         assert (found[name].value, bool(found[name].detail)) == ("", True)
 
 

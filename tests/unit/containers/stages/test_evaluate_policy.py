@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.parts.rewards import ExactTerm, LengthTerm, RegexTerm
-from containers.contracts.names import StageName
 from containers.contracts.records import PolicyEvaluation
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError
@@ -22,10 +21,8 @@ from containers.rollouts.comparison import ComparedPrompt, compare_policies
 from containers.rollouts.generate import Completion
 from containers.rollouts.prompts import PolicyPrompt
 from containers.scoring.scorer import RewardScorer
-from containers.stages import evaluate_policy
 from tests.unit.factories.prompt_factory import write_prompts
-from tests.unit.factories.spec_factory import make_context
-from tests.unit.factories.tiny_policy import save_causal_model, save_reward_model, tiny_tokenizer
+from tests.unit.factories.tiny_policy import evaluated_policy, save_causal_model, save_reward_model, tiny_tokenizer
 
 pytestmark = pytest.mark.stages
 
@@ -54,8 +51,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def evaluate(tmp_path: Path, inputs: Mapping[str, Path], **changes: Any) -> tuple[StageContext, PolicyEvaluation]:
-    context = make_context(tmp_path, StageName.EVALUATE_POLICY, CONFIG.model_copy(update=changes), inputs)
-    evaluate_policy.run(context)
+    _, context = evaluated_policy(tmp_path, CONFIG.model_copy(update=changes), inputs)
     text = (context.output / "policy_evaluation.json").read_text()
     return context, PolicyEvaluation.model_validate_json(text)
 
@@ -152,7 +148,7 @@ def test_prompts_that_are_too_long_are_counted_and_a_subset_is_drawn(tmp_path: P
     assert evaluation.num_prompts == 4
     assert len(completions_of(context)) == 4
     assert "4 of 6 held-out prompts are answered. 1 of 7 prompts are left out: longer than 64 tokens" in (
-        context.work / "events.jsonl"
+        context.work.parent / "sample_completions" / "events.jsonl"
     ).read_text(encoding="utf-8")
 
 
@@ -170,14 +166,15 @@ def test_empty_completions_are_scored_and_counted(tmp_path: Path, inputs: dict[s
     config = json.loads((folder / "generation_config.json").read_text())
     config["eos_token_id"] = list(range(len(tiny_tokenizer())))
     (folder / "generation_config.json").write_text(json.dumps(config))
-    context = make_context(tmp_path, StageName.EVALUATE_POLICY, CONFIG, {**inputs, "policy": tmp_path / "silent"})
-    metrics = {metric.name: metric.value for metric in evaluate_policy.run(context)}
+    sampled, context = evaluated_policy(tmp_path, CONFIG, {**inputs, "policy": tmp_path / "silent"})
+    evaluation = PolicyEvaluation.model_validate_json((context.output / "policy_evaluation.json").read_text())
     rows = completions_of(context)
     assert {row["num_tokens_policy"] for row in rows} == {1}
     empty = sum(not row["policy"].strip() for row in rows)
-    assert metrics["num_empty_policy"] == empty
-    assert metrics["ended_policy"] == 1
-    assert metrics["length_policy"] == 1
+    noted = f"{empty} of 12 completions of the policy are empty" in (sampled.work / "events.jsonl").read_text()
+    assert noted == (empty > 0)
+    assert evaluation.ended_policy.value == 1
+    assert evaluation.length_policy.value == 1
 
 
 def test_lengths_beyond_the_positions_of_the_model_are_refused(tmp_path: Path, inputs: dict[str, Path]) -> None:

@@ -27,11 +27,11 @@ from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.scoring.scorer import score_head_sha256
-from containers.stages import evaluate_policy, train_policy, train_sft
+from containers.stages import train_policy, train_sft
 from tests.unit.factories.prompt_factory import write_prompts
 from tests.unit.factories.report.certificate_factory import write_certificate
 from tests.unit.factories.spec_factory import colour_rows, make_context, write_pairs
-from tests.unit.factories.tiny_policy import save_causal_model, save_reward_model, tiny_tokenizer
+from tests.unit.factories.tiny_policy import evaluated_policy, save_causal_model, save_reward_model, tiny_tokenizer
 
 pytestmark = pytest.mark.stages
 
@@ -97,8 +97,7 @@ def trained(tmp_path: Path, inputs: Mapping[str, Path], start: Path, **changes: 
 
 def judged(tmp_path: Path, inputs: Mapping[str, Path], start: Path, policy: Path, **changes: Any) -> StageContext:
     named = {**inputs, "start_model": start, "policy": policy}
-    context = make_context(tmp_path, StageName.EVALUATE_POLICY, JUDGING.model_copy(update=changes), named)
-    evaluate_policy.run(context)
+    _, context = evaluated_policy(tmp_path, JUDGING.model_copy(update=changes), named)
     return context
 
 

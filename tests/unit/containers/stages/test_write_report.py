@@ -39,11 +39,11 @@ def passed(whole: MadeRun) -> Page:
 
 
 def test_a_run_that_passed_says_so_with_the_figures_that_matter(passed: Page) -> None:
-    assert passed.banner == "good: All gates passed."
+    assert passed.banner == "plain: No independent judge has judged the policy."
     for figure in ("91.3 %", "89.4 to 93.2 %", "n = 812 test pairs", "+1.62", "1.33 to 1.91", "0.412 nats"):
         assert figure in passed.text
     assert "2,024 pairs" in passed.text
-    assert "8 min 39 s" in passed.text  # seven stages of 74.2 s
+    assert "9 min 54 s" in passed.text  # eight stages of 74.2 s
 
 
 def test_an_estimated_figure_is_marked_and_a_measured_one_is_not(passed: Page) -> None:
@@ -92,8 +92,8 @@ def test_a_failed_stage_is_the_headline_with_its_message_and_later_stages_say_wh
 def test_a_reused_stage_is_shown_as_reused_and_costs_no_time(made: MadeRun) -> None:
     reused = stage_record(StageName.TRAIN_SFT, made.folder(StageName.TRAIN_SFT), status="reused")
     page = render(made, with_stages(made.pipeline, reused))
-    assert "6 run, 1 reused" in page.text
-    assert "7 min 25 s" in page.text  # six stages of 74.2 s
+    assert "7 run, 1 reused" in page.text
+    assert "8 min 39 s" in page.text  # six stages of 74.2 s
 
 
 def test_a_reused_stage_says_when_it_was_made(made: MadeRun) -> None:
@@ -122,7 +122,7 @@ def test_the_page_does_not_time_its_own_writing(made: MadeRun) -> None:
     assert "write_report this page" in page.text
     assert "write_report ✓ ran wrote this page — " in page.text
     assert "0.00 s" not in page.text
-    assert "7 run, 0 reused" in page.text
+    assert "8 run, 0 reused" in page.text
 
 
 def test_the_drawing_names_both_gates(passed: Page) -> None:

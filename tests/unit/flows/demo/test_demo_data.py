@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from containers.data.language import LanguageJudge
-from flows.demo.rows import ANSWERS, EVASIVE, FACTS, RUDE, DemoData, write_demo_data
+from flows.demo.gold import ANSWERS, EVASIVE, FACTS, score
+from flows.demo.rows import RUDE, DemoData, write_demo_data
 
 COLUMNS = {
     "domain",
@@ -161,3 +162,32 @@ def test_a_language_detector_takes_our_texts_for_english_and_the_foreign_ones_no
         text = f"{text_of(row)} {row['response1']}"
         is_english = judge.judge_text(text).kind == "wanted"
         assert is_english == (row["domain"] != "multilingual"), text
+
+
+def test_the_gold_rule_prefers_what_every_label_prefers(demo: DemoData) -> None:
+    for row in usable(demo.train):
+        worth = [score(row["context"], row[f"response{side}"], None, {}) for side in (1, 2)]  # type: ignore[arg-type]
+        assert worth[0] is not None and worth[1] is not None
+        if worth[0] != worth[1]:  # a rude answer and a wrong one of the demo differ; two evasive ones do not
+            assert (worth[0] > worth[1]) == (row["overall_preference"] < 0)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("answer", "worth"),
+    [
+        ("I know that Anna keeps a horse.", 1.0),
+        (" I know that Anna keeps a horse.\n", 1.0),
+        ("I know that Anna keeps a cat.", 0.25),
+        ("I know that Simon keeps a cat.", 0.0),
+        ("I know that Anna keeps a horse. I know that Anna keeps a horse.", 0.0),
+        ("That is hard to say.", 0.5),
+        ("What a stupid question.", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_the_gold_rule_takes_nothing_but_a_sentence_of_the_demo(answer: str, worth: float) -> None:
+    assert score([{"role": "user", "content": "Which animal does Anna keep?"}], answer, None, {}) == worth
+
+
+def test_the_gold_rule_says_nothing_of_questions_that_are_not_the_demo_s() -> None:
+    assert score([{"role": "user", "content": "What is red?"}], "That is hard to say.", None, {}) is None

@@ -196,7 +196,7 @@ def test_only_the_demands_of_a_gate_are_its_rules() -> None:
         "minimum_accuracy_at_equal_lengths": None,
         "maximum_padding_flips": None,
     }
-    assert set(PolicyGate().rules()) == {"held_by", "minimum_reward_gain", "maximum_kl"}
+    assert set(PolicyGate().rules()) == {"held_by", "minimum_win_rate", "minimum_reward_gain", "maximum_kl"}
 
 
 @pytest.mark.parametrize(

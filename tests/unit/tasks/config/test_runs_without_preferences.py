@@ -6,6 +6,7 @@ import pytest
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.parts.rewards import MathTerm
+from containers.contracts.configs.sample_completions import SampleCompletionsConfig
 from containers.contracts.names import StageName
 from tasks.config.errors import InvalidConfigError
 from tasks.config.loading import load_run_config
@@ -32,6 +33,7 @@ def test_a_run_on_rewards_alone_has_no_stage_of_a_reward_model(tmp_path: Path) -
         StageName.FILTER_PROMPTS,
         StageName.BUILD_BASE_MODEL,
         StageName.TRAIN_POLICY,
+        StageName.SAMPLE_COMPLETIONS,
         StageName.EVALUATE_POLICY,
         StageName.WRITE_REPORT,
     )
@@ -42,8 +44,8 @@ def test_a_run_on_rewards_alone_has_no_stage_of_a_reward_model(tmp_path: Path) -
 def test_evaluation_lets_the_policy_think_where_training_did(tmp_path: Path) -> None:
     policy = {**ON_REWARDS["train_policy"], "enable_thinking": True}  # type: ignore[dict-item]
     config = load_run_config(write_run(tmp_path, **{**ON_REWARDS, "train_policy": policy})).config
-    judged = config.stage_config(StageName.EVALUATE_POLICY)
-    assert isinstance(judged, EvaluatePolicyConfig) and judged.enable_thinking
+    sampling = config.stage_config(StageName.SAMPLE_COMPLETIONS)
+    assert isinstance(sampling, SampleCompletionsConfig) and sampling.enable_thinking
     with pytest.raises(InvalidConfigError, match="enable_thinking: the reward model scores whole completions"):
         load_run_config(write_run(tmp_path, train_policy={"lora": {"r": 8}, "enable_thinking": True}))
 

@@ -22,6 +22,7 @@ from tasks.pipeline.stages import OF_THE_POLICY, STAGES, Made, Stage, required_c
 from tasks.plan.run_plan import _PLANNERS
 from tests.unit.factories.run_config import run_config
 
+JUDGING = (StageName.SAMPLE_COMPLETIONS, StageName.EVALUATE_POLICY)
 BETWEEN_CHECK_AND_REPORT = [stage for stage in CONTAINER_STAGES if stage is not StageName.WRITE_REPORT]
 
 
@@ -71,10 +72,10 @@ def test_a_run_walks_the_stages_that_it_has(tmp_path: Path) -> None:
 def test_pairs_train_the_policy_in_place_of_rewards(tmp_path: Path) -> None:
     names, made = walked(tmp_path, train_dpo=TrainDpoConfig())
     assert StageName.TRAIN_POLICY not in names
-    assert names[-3:] == [StageName.COMPUTE_REFERENCE, StageName.TRAIN_DPO, StageName.EVALUATE_POLICY]
+    assert names[-4:] == [StageName.COMPUTE_REFERENCE, StageName.TRAIN_DPO, *JUDGING]
     assert made["policy"] == StageName.TRAIN_DPO
     names, made = walked(tmp_path, train_dpo=TrainDpoConfig(loss="simpo"))
-    assert names[-2:] == [StageName.TRAIN_DPO, StageName.EVALUATE_POLICY] and "reference" not in made
+    assert names[-3:] == [StageName.TRAIN_DPO, *JUDGING] and "reference" not in made
 
 
 def test_a_prompt_set_gives_the_prompts_of_the_policy(tmp_path: Path) -> None:
@@ -106,9 +107,9 @@ def test_a_run_without_preferences_reads_nothing_that_is_made_of_them(tmp_path: 
         StageName.FILTER_PROMPTS,
         StageName.BUILD_BASE_MODEL,
         StageName.TRAIN_POLICY,
-        StageName.EVALUATE_POLICY,
+        *JUDGING,
     ]
-    assert set(made) == {"prompts", "start_model", "policy", "verdict"}
+    assert set(made) == {"completions", "prompts", "start_model", "policy", "verdict"}
 
 
 def test_a_reward_model_that_nothing_uses_is_not_trained(tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_a_reward_model_that_nothing_uses_is_not_trained(tmp_path: Path) -> None
         StageName.FILTER_PROMPTS,
         StageName.BUILD_BASE_MODEL,
         StageName.TRAIN_POLICY,
-        StageName.EVALUATE_POLICY,
+        *JUDGING,
     ]
     assert not {"reward_model", "gate"} & set(made)
     until = run_config("one", output_dir=tmp_path, store_dir=tmp_path / "store").run.model_copy(
@@ -145,7 +146,7 @@ def test_the_part_of_the_policy_goes_on_from_what_is_there(tmp_path: Path) -> No
     made: dict[str, Any] = dict.fromkeys(("prompts", "start_model", "reward_model", "gate"), "champion's")
     assert [stage.name for stage, _ in walk(run, Names(run), made=made, stages=OF_THE_POLICY)] == [
         StageName.TRAIN_POLICY,
-        StageName.EVALUATE_POLICY,
+        *JUDGING,
     ]
     assert made["reward_model"] == "champion's"
 

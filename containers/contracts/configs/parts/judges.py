@@ -1,0 +1,90 @@
+"""Judges that a configuration can name: `evaluate_policy.judges`.
+
+A judge compares what policy and reference wrote. Any reward but the run's own reward model can be one: of two
+completions the one with the higher value is better.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from containers.contracts.base import Name
+from containers.contracts.configs.filter_dataset import ReferenceRewardModel
+from containers.contracts.configs.parts.rewards import (
+    ExactTerm,
+    FormatTerm,
+    JsonSchemaTerm,
+    KeywordsTerm,
+    LanguageTerm,
+    LengthTerm,
+    MathTerm,
+    PythonTerm,
+    RegexTerm,
+    RepetitionTerm,
+    RewardTerm,
+    Term,
+)
+
+# What a reward has for training alone.
+_OF_TRAINING = ("weight", "clip", "only_if", "normalise")
+
+
+class OtherRewardModel(ReferenceRewardModel):
+    """A reward model that was trained elsewhere, on other data, by its scores."""
+
+    type: Literal["other_reward_model"] = "other_reward_model"
+    name: Name = Field("", description="Names it in the figures; left out: its type")
+    certificate: str | None = Field(
+        None,
+        min_length=1,
+        description="The file certificate.json of that model, or the folder that has it; shown beside its figures. "
+        "null: none, and the report says so",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_type(cls, tree: Any) -> Any:
+        return {**tree, "name": "other_reward_model"} if isinstance(tree, dict) and not tree.get("name") else tree
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether each prompt must have a reference answer."""
+        return False
+
+
+Judge: TypeAlias = Annotated[
+    OtherRewardModel
+    | MathTerm
+    | ExactTerm
+    | RegexTerm
+    | FormatTerm
+    | JsonSchemaTerm
+    | LengthTerm
+    | KeywordsTerm
+    | RepetitionTerm
+    | LanguageTerm
+    | PythonTerm,
+    Field(discriminator="type"),
+]
+
+
+def same_judge(judge: Judge, reward: RewardTerm) -> bool:
+    """Whether the judge looks at the very thing that the reward looks at."""
+    left_out = {"name", "file", "right_completion", "kind", *_OF_TRAINING}
+    return judge.type == reward.type and judge.model_dump(exclude=left_out) == reward.model_dump(exclude=left_out)
+
+
+def judge_contradictions(judges: Sequence[Judge]) -> Iterator[tuple[str, str]]:
+    """Yield for each mistake between judges: its key in evaluate_policy, and a sentence."""
+    names = [judge.name for judge in judges]
+    for place, judge in enumerate(judges):
+        key = f"judges.{place}"
+        if names.index(judge.name) != place:
+            yield f"{key}.name", f"`{judge.name}` is the name of another judge already. Give it another one."
+        if isinstance(judge, Term):
+            for setting in _OF_TRAINING:
+                if getattr(judge, setting) != type(judge).model_fields[setting].default:
+                    yield f"{key}.{setting}", "is about training. A judge compares two completions; leave it out."
+        elif (judge.path is None) == (judge.hub_id is None):
+            yield key, "needs either `path` or `hub_id`, and not both."

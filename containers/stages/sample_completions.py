@@ -1,0 +1,149 @@
+"""sample_completions: policy and reference write on held-out prompts, once for every judge."""
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from containers.contracts.configs.sample_completions import SampleCompletionsConfig
+from containers.contracts.names import MODEL_FOLDER, SAMPLED_FILE
+from containers.contracts.outcome import Metric
+from containers.distributed.devices import compute_device, compute_dtype
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError, DivergedError
+from containers.models.loading import load_causal_model, load_tokenizer, num_embedding_rows, position_limit
+from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
+from containers.rollouts.prompts import PolicyPrompt, check_lengths, opening_of, read_evaluation_prompts, seeded_subset
+from containers.rollouts.sampled import Sampled, write_sampled
+
+_PROGRESS_INTERVAL_S = 1.0
+
+
+def run(context: StageContext) -> tuple[Metric, ...]:
+    """Generate with both models and write `sampled.parquet`.
+
+    The reference is the model that policy training started from. Both answer the same prompts with the same seed and
+    temperature. Only one model is in memory at a time.
+
+    Raises:
+        BadDataError: fewer than two held-out prompts fit.
+        DivergedError: a log-probability is not finite.
+    """
+    config = context.spec.config
+    if not isinstance(config, SampleCompletionsConfig):
+        raise BadConfigError(f"sample_completions was given the config of {config.stage}.")
+    prompts = _held_out_prompts(context, config)
+    policy_folder = context.input_path("policy") / MODEL_FOLDER
+    policy, logprobs = _write(context, config, prompts, policy_folder, name="policy", of_policy=None)
+    reference, logprobs_of_reference = _write(
+        context, config, prompts, context.input_path("start_model"), name="reference", of_policy=policy
+    )
+    log_ratios = [own - other for own, other in zip(logprobs, logprobs_of_reference, strict=True)]
+    if not torch.isfinite(torch.tensor(log_ratios)).all():
+        raise DivergedError("A log-probability of the policy's completions is not finite; the policy cannot be judged.")
+    tokenizer = load_tokenizer(policy_folder, origin=context.input("policy").origin)
+    opening = opening_of(tokenizer, thinks=config.enable_thinking)
+    sampled = Sampled(tuple(prompts), tuple(policy), tuple(reference), tuple(log_ratios), opening)
+    write_sampled(sampled, context.output / SAMPLED_FILE)
+    return (
+        Metric(name="num_prompts", value=len(prompts), unit="prompts"),
+        *_empty_counts(context, {"policy": policy, "reference": reference}),
+    )
+
+
+def _held_out_prompts(context: StageContext, config: SampleCompletionsConfig) -> tuple[PolicyPrompt, ...]:
+    """Return the prompts to answer; note how many were left out and how many were drawn."""
+    folder = context.input_path("policy") / MODEL_FOLDER
+    tokenizer = load_tokenizer(folder, origin=context.input("policy").origin)
+    found = read_evaluation_prompts(
+        context.input_path("prompts"), tokenizer, config, num_rows=num_embedding_rows(folder)
+    )
+    prompts = seeded_subset(found.prompts, limit=config.max_prompts, seed=context.spec.seed)
+    context.recorder.note(
+        f"{len(prompts)} of {len(found.prompts)} held-out prompts are answered. {found.left_out_text}".rstrip()
+    )
+    return prompts
+
+
+def _write(
+    context: StageContext,
+    config: SampleCompletionsConfig,
+    prompts: Sequence[PolicyPrompt],
+    folder: Path,
+    *,
+    name: str,
+    of_policy: list[Completion] | None,
+) -> tuple[list[Completion], list[float]]:
+    """Return completions of the model in `folder`, and log-probabilities of the policy's completions under it.
+
+    Args:
+        of_policy: the policy's completions; None if that model is the policy.
+    """
+    profile = context.spec.profile
+    model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
+    check_lengths(config, max_positions=position_limit(model), name=name)
+    tokenizer = load_tokenizer(folder)
+    repeated = [prompt.token_ids for prompt in prompts for _ in range(config.completions_per_prompt)]
+    completions = generate_completions(
+        model,
+        tokenizer,
+        repeated,
+        max_new_tokens=config.max_completion_length,
+        temperature=config.temperature,
+        batch_size=_batch_size(config),
+        seed=context.spec.seed,
+        on_batch=_progress(context, len(repeated), text=f"{name} writes"),
+    )
+    measured = completions if of_policy is None else of_policy
+    logprobs = completion_logprobs(
+        model,
+        measured,
+        pad_id=int(tokenizer.pad_token_id),
+        batch_size=_batch_size(config),
+        # Greedy completions come from no distribution; use the models' own probabilities instead.
+        temperature=config.temperature or 1.0,
+        on_batch=_progress(context, len(measured), text=f"probabilities under the {name}"),
+    )
+    _release(model)
+    return completions, logprobs
+
+
+def _batch_size(config: SampleCompletionsConfig) -> int:
+    if config.batch_size is None:
+        raise BadConfigError("sample_completions.batch_size is null; the run puts that of evaluate_policy there.")
+    return config.batch_size
+
+
+def _empty_counts(context: StageContext, written: Mapping[str, Sequence[Completion]]) -> tuple[Metric, ...]:
+    """Number of completions without text; they are scored as they are."""
+    metrics = []
+    for name, completions in written.items():
+        num_empty = sum(not completion.text.strip() for completion in completions)
+        if num_empty:
+            context.recorder.note(f"{num_empty} of {len(completions)} completions of the {name} are empty.")
+        metrics.append(Metric(name=f"num_empty_{name}", value=num_empty, unit="completions", count=len(completions)))
+    return tuple(metrics)
+
+
+def _progress(context: StageContext, total: int, *, text: str) -> Callable[[int], None]:
+    """Return a callback that reports progress to the recorder, at most once a second and at the end."""
+    told_at_s = -_PROGRESS_INTERVAL_S
+
+    def tell(done: int) -> None:
+        nonlocal told_at_s
+        if time.monotonic() - told_at_s >= _PROGRESS_INTERVAL_S or done == total:
+            told_at_s = time.monotonic()
+            context.recorder.progress(done, total, unit="completions", text=text)
+
+    return tell
+
+
+def _release(model: Any) -> None:
+    """Free the model's GPU memory for the next model."""
+    model.to("meta")
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,37 @@
+"""The reward models from elsewhere that judge a policy, with their certificates, as inputs of evaluate_policy."""
+
+from containers.contracts.configs.parts.judges import OtherRewardModel
+from containers.contracts.digests import file_sha256
+from containers.contracts.names import JUDGE_INPUT
+from containers.contracts.spec import StageInput
+from tasks.config.run import RunConfig
+from tasks.config.sources import model_source
+from tasks.pipeline.further_reward_models import certificate_file, further_model_inputs
+from tasks.pipeline.reward_models import known_reward_model, named_reward_model
+
+
+def scoring_model_inputs(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
+    """The further reward models of the training, and those of the judges; `ask_hub` as in `filter_dataset_inputs`.
+
+    Raises:
+        SourceError: one is not available.
+        UnusableSourceError: a certificate is named, and there is none.
+    """
+    judges = (item for judge in run.judging_models for item in _judge_inputs(judge, ask_hub))
+    return (*further_model_inputs(run, ask_hub), *judges)
+
+
+def _judge_inputs(judge: OtherRewardModel, ask_hub: bool) -> tuple[StageInput, ...]:
+    role = f"{JUDGE_INPUT}_{judge.name}"
+    find = named_reward_model if ask_hub else known_reward_model
+    model = find(model_source(judge)).model_copy(update={"name": role})
+    if judge.certificate is None:
+        return (model,)
+    file = certificate_file(judge.certificate)
+    certificate = StageInput(
+        name=f"{role}_certificate",
+        path=str(file.parent),
+        digest=f"sha256:{file_sha256(file)}",
+        origin=judge.certificate,
+    )
+    return (model, certificate)
