@@ -72,7 +72,10 @@ class SideBySide(Frozen):
     reference: str
     reward_policy: float
     reward_reference: float
-    winner: Winner = Field(description="A tie: the same text, or scores within SCORE_TOLERANCE")
+    winner: Winner = Field(description="By the rewards. A tie: the same text, or scores within SCORE_TOLERANCE")
+    judged: tuple[tuple[str, Winner | None], ...] = Field(
+        (), description="By each judge, by its name; null: it could not tell"
+    )
 
 
 class ComparedTerm(Frozen):

@@ -1,6 +1,7 @@
 """A judge that gives each completion a value: of two completions the one with the higher value is better."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.parts.judges import Judge, same_judge
@@ -70,7 +71,11 @@ def _verdict(pair: Pair, policy: Value, reference: Value) -> Verdict:
 
 def start(context: StageContext, config: EvaluatePolicyConfig, judge: Judge) -> StartedJudge:
     """Start the reward of that type as a judge."""
-    shown = f"the function `{judge.function}`" if isinstance(judge, PythonTerm) else _SHOWN[judge.type]
+    shown = (
+        f"the function {judge.function} of {Path(judge.file).name}"
+        if isinstance(judge, PythonTerm)
+        else _SHOWN[judge.type]
+    )
     trained = any(same_judge(judge, reward) for reward in config.rewards) and config.rewards_trained_it
     part = "it is one of the rewards that the policy was trained on" if trained else ""
     return ValueJudge(REWARDS[judge.type](context, config, judge), shown=shown, part=part)

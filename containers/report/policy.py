@@ -46,13 +46,14 @@ def policy_blocks(evaluation: PolicyEvaluation, *, num_samples: int, by_pairs: b
 
     plots = Plots(policy_evaluation_plots(evaluation), empty=_NOT_DRAWN)
     samples = evaluation.samples[:num_samples]
-    caveat = () if independent_judges(evaluation) else (_CAVEAT_OF_PAIRS if by_pairs else _caveat(evaluation),)
+    independent = [judge.name for judge in independent_judges(evaluation)]
+    caveat = () if independent else (_CAVEAT_OF_PAIRS if by_pairs else _caveat(evaluation),)
     return (
         *judge_blocks(evaluation.judges),
         *(Note(text, "caveat") for text in caveat),
         *((_rewards(evaluation.terms),) if evaluation.terms else ()),
         Beside(((_both(evaluation), _differences(evaluation)), (plots,))),
-        *((Section("Side by side", (side_by_side(samples),)),) if samples else ()),
+        *((Section("Side by side", (side_by_side(samples, judges=independent),)),) if samples else ()),
     )
 
 

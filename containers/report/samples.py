@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from containers.contracts.records import SCORE_TOLERANCE, SamplePrediction, SideBySide
-from containers.document.model import Answer, Sample, Samples, Text
+from containers.document.model import Answer, Sample, Samples, Text, Tone
+
+_TONES: dict[str, Tone] = {"policy": "good", "reference": "bad"}
 
 
 def scored_samples(samples: Sequence[SamplePrediction], *, name: str = "scored_samples") -> Samples:
@@ -11,13 +13,17 @@ def scored_samples(samples: Sequence[SamplePrediction], *, name: str = "scored_s
     return Samples(name, tuple(map(_scored, samples)), "A blue edge marks the answer with the higher score.")
 
 
-def side_by_side(samples: Sequence[SideBySide]) -> Samples:
-    """Return what policy and reference wrote, from the largest loss of reward to the largest gain."""
+def side_by_side(samples: Sequence[SideBySide], *, judges: Sequence[str] = ()) -> Samples:
+    """Return what policy and reference wrote, from the largest loss of reward to the largest gain.
+
+    Args:
+        judges: names of the independent judges, whose word is shown as a win; a higher reward is none.
+    """
     note = (
         "A blue edge marks the completion with the higher reward. A tie has none: the same text, or rewards no more "
         f"than {SCORE_TOLERANCE:g} apart."
     )
-    return Samples("side_by_side", tuple(map(_beside, samples)), note)
+    return Samples("side_by_side", tuple(_beside(sample, judges) for sample in samples), note)
 
 
 def _scored(sample: SamplePrediction) -> Sample:
@@ -35,18 +41,25 @@ def _scored(sample: SamplePrediction) -> Sample:
     )
 
 
-def _beside(sample: SideBySide) -> Sample:
-    tie = "tie: the same text" if sample.policy == sample.reference else "tie: equal rewards"
-    outcomes = {
-        "policy": Text("the policy wins", tone="good"),
-        "reference": Text("the reference wins", tone="bad"),
-    }
-    same = sample.policy == sample.reference
+def _beside(sample: SideBySide, judges: Sequence[str]) -> Sample:
     return Sample(
         sample.prompt,
         (
             Answer("policy", sample.policy, sample.reward_policy, sample.winner == "policy"),
             Answer("reference", sample.reference, sample.reward_reference, sample.winner == "reference"),
         ),
-        Text(tie) if same else outcomes.get(sample.winner, Text(tie)),
+        _outcome(sample, judges),
     )
+
+
+def _outcome(sample: SideBySide, judges: Sequence[str]) -> Text:
+    if sample.policy == sample.reference:
+        return Text("tie: the same text")
+    reward = "equal rewards" if sample.winner == "tie" else f"higher reward: the {sample.winner}"
+    said = [(name, winner) for name, winner in sample.judged if name in judges]
+    if not said:
+        return Text(reward)
+    texts = {"policy": "the policy is better", "reference": "the reference is better", "tie": "a tie"}
+    words = "; ".join(f"{name}: {texts[winner] if winner else 'could not tell'}" for name, winner in said)
+    tones: set[Tone] = {_TONES[winner] for _, winner in said if winner in _TONES}
+    return Text(f"{words}; {reward}", tone=tones.pop() if len(tones) == 1 else None)

@@ -38,7 +38,7 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
     )
     of_policy = (
         *(
-            _card(f"Win rate by {judge.name}", "judge", judge.win_rate, noun="held-out prompts", absent="")
+            _card(f"Win rate by {judge.name}, independent", "judge", judge.win_rate, noun="held-out prompts", absent="")
             for judge in (independent_judges(policy) if policy else ())
         ),
         _card(

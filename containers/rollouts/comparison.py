@@ -38,7 +38,8 @@ class ComparedPrompt:
     """The completions of policy and reference on one held-out prompt; K each.
 
     `log_ratios` are log policy − log reference of the policy's completions, summed over tokens, in nats. `values_…` are
-    those of each reward by its name; NaN where it could not tell.
+    those of each reward by its name; NaN where it could not tell. `points` are those of each judge by its name, for the
+    completions with the same number: 1 where the policy's is better, 0.5 for a tie; None where it could not tell.
     """
 
     prompt: PolicyPrompt
@@ -49,6 +50,7 @@ class ComparedPrompt:
     log_ratios: tuple[float, ...]
     values_policy: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     values_reference: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    points: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
 
     @property
     def reward_difference(self) -> float:
@@ -167,9 +169,16 @@ def _samples(prompts: Sequence[ComparedPrompt], num_samples: int) -> tuple[SideB
             reward_policy=item.rewards_policy[0],
             reward_reference=item.rewards_reference[0],
             winner=item.winner(0, 0),
+            judged=tuple((name, _winner_by(points[0])) for name, points in item.points.items()),
         )
         for item in (ordered[place] for place in places)
     )
+
+
+def _winner_by(points: float | None) -> Winner | None:
+    if points is None:
+        return None
+    return "tie" if points == _POINTS["tie"] else "policy" if points > _POINTS["tie"] else "reference"
 
 
 def write_policy_plots(prompts: Sequence[ComparedPrompt], folder: Path) -> None:

@@ -32,12 +32,12 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     if not isinstance(config, EvaluatePolicyConfig):
         raise BadConfigError(f"evaluate_policy was given the config of {config.stage}.")
     sampled = read_sampled(context.input_path("completions") / SAMPLED_FILE)
-    compared = _compared(sampled, _rewarded(context, config, sampled))
+    rewarded, pairs = _rewarded(context, config, sampled), _pairs(sampled)
+    judgements = [_judged(context, config, judge, pairs) for judge in config.judges]
+    compared = _compared(sampled, rewarded, judgements)
     evaluation = compare_policies(
         compared, confidence=config.confidence, num_samples=config.num_samples, terms=compared_terms(config.rewards)
     )
-    pairs = _pairs(sampled)
-    judgements = [_judged(context, config, judge, pairs) for judge in config.judges]
     prompt_ids = [prompt.prompt_id for prompt in sampled.repeated]
     judges = all_figures(judgements, pairs, prompt_ids, confidence=config.confidence)
     evaluation = evaluation.model_copy(update={"judges": judges})
@@ -98,8 +98,8 @@ def _rewarded(context: StageContext, config: EvaluatePolicyConfig, sampled: Samp
         close_rewards(started)
 
 
-def _compared(sampled: Sampled, found: Judged) -> list[ComparedPrompt]:
-    """Return both sides' completions with their rewards, by prompt."""
+def _compared(sampled: Sampled, found: Judged, judgements: Sequence[Judgement]) -> list[ComparedPrompt]:
+    """Return both sides' completions with their rewards and what the judges say, by prompt."""
     size, num_completions = sampled.of_each, len(sampled.policy)
 
     def part(values: Sequence[float], start: int) -> tuple[float, ...]:
@@ -118,6 +118,10 @@ def _compared(sampled: Sampled, found: Judged) -> list[ComparedPrompt]:
             log_ratios=part(sampled.log_ratios, start),
             values_policy=of_terms(start),
             values_reference=of_terms(num_completions + start),
+            points={
+                one.judge.name: tuple(verdict.points for verdict in one.verdicts[start : start + size])
+                for one in judgements
+            },
         )
         for start, prompt in zip(range(0, num_completions, size), sampled.prompts, strict=True)
     ]

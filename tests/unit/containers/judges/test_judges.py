@@ -63,7 +63,7 @@ def test_judges_compare_the_same_completions_each_by_its_own_rule(tmp_path: Path
     assert other.shown.startswith("the reward model") and "no certificate" in other.shown
     assert other.difference is not None and other.policy is not None and other.reference is not None
     assert other.difference.value == pytest.approx(other.policy.value - other.reference.value)
-    assert (vowels.shown, vowels.is_outcome, vowels.pass_at) == ("the function `score`", False, ())
+    assert (vowels.shown, vowels.is_outcome, vowels.pass_at) == ("the function score of vowels.py", False, ())
 
 
 def test_the_training_reward_model_is_found_under_another_name_and_in_other_weights(

@@ -67,8 +67,8 @@ def test_the_headline_is_good_only_by_the_word_of_an_independent_judge(made: Mad
 
 def test_the_first_figures_are_those_of_independent_judges(made: MadeRun) -> None:
     labels = [card.label for card in headline_cards(load_report_inputs(with_judges(made, GOLD, TRAINED).context()))]
-    assert "Win rate by gold" in labels and "Win rate by same" not in labels
-    assert labels.index("Win rate by gold") < labels.index("Reward gain over the reference")
+    assert "Win rate by gold, independent" in labels and "Win rate by same, independent" not in labels
+    assert labels.index("Win rate by gold, independent") < labels.index("Reward gain over the reference")
 
 
 def test_the_page_says_who_judged_and_what_each_had_to_do_with_the_training(made: MadeRun) -> None:
