@@ -13,6 +13,7 @@ from functools import partial
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding, StageRecord
 from containers.contracts.registries import RuntimeName
@@ -240,8 +241,11 @@ def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
             )
         )
     for judge in config.judging_models:
-        probe = partial(probe_reward_model, key=f"judge {judge.name}")
-        add(f"judge {judge.name}", _SCORING_MODEL, probe, model_source(judge))
+        key = f"judge {judge.name}"
+        if isinstance(judge, LanguageModelJudge):
+            add(key, "safetensors, tokenizer, chat template", partial(probe_model, key=key), model_source(judge))
+            continue
+        add(key, _SCORING_MODEL, partial(probe_reward_model, key=key), model_source(judge))
         if judge.certificate is not None:
             checks.append((f"certificate of {judge.name}", partial(judge_certificate_finding, judge)))
     if (reference := config.filter_dataset.polarity.reference_reward_model) is not None:

@@ -19,14 +19,18 @@ def evaluate_policy(
     run: PipelineRun,
     *,
     completions: ArtifactRef,
+    start_model: ArtifactRef | StageInput,
     reward_model: ArtifactRef | StageInput | None = None,
 ) -> GateVerdict:
     """Judge whether the policy is better than its reference beyond chance.
 
     Args:
+        start_model: a language model that judges may be the same.
         reward_model: None in a run without preferences.
     """
-    artifact = make(run, StageName.EVALUATE_POLICY, completions=completions, reward_model=reward_model)
+    artifact = make(
+        run, StageName.EVALUATE_POLICY, completions=completions, start_model=start_model, reward_model=reward_model
+    )
     evaluation = PolicyEvaluation.model_validate_json((Path(artifact.path) / POLICY_EVALUATION_FILE).read_bytes())
     verdict = judge_policy(evaluation, run.config.gates.policy)
     run.gates.append(verdict)

@@ -112,6 +112,10 @@ class JudgeFigures(Frozen):
     difference: Metric | None = Field(None, description="Paired by prompt")
     pass_at: tuple[Metric, ...] = Field((), description="pass@k of the policy, k = 2, 4 …")
     reference_pass_at: tuple[Metric, ...] = ()
+    first_share: float | None = Field(
+        None, description="Of a judge that sees pairs in both orders: share of its choices that came first"
+    )
+    agreement: float | None = Field(None, description="Share of pairs with the same answer in both orders")
     problem: str = Field("", description="Why it is no judge of this policy; empty: it is one")
 
     @property

@@ -74,6 +74,7 @@ _BY_VALUES = "containers.judges.values:start"
 JUDGES = Registry(
     {
         "other_reward_model": "containers.judges.other_reward_model:start",
+        "language_model": "containers.judges.language_model:start",
         **{name: _BY_VALUES for name in REWARDS if name != "reward_model"},
     }
 )

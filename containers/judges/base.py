@@ -10,6 +10,35 @@ from containers.contracts.registries import JUDGES
 from containers.harness.context import StageContext
 from containers.rewards.base import Answered
 
+# A judge that chooses one place in more than this share of its choices judges places.
+_MOST_BIASED = 0.75
+# Fewer choices say nothing about places.
+_FEWEST = 8
+
+
+@dataclass(frozen=True)
+class Places:
+    """How much the place of an answer decided.
+
+    Attributes:
+        num_choices: choices of one of two answers, in either order.
+        first_share: share of them that is the answer shown first; 0.5 for a judge that looks at answers.
+        agreement: share of pairs with the same answer in both orders.
+    """
+
+    num_choices: int
+    first_share: float
+    agreement: float
+
+    @property
+    def problem(self) -> str:
+        """Why it judges places and no answers; empty: it does not."""
+        most = max(self.first_share, 1 - self.first_share)
+        if self.num_choices < _FEWEST or most <= _MOST_BIASED:
+            return ""
+        place = "first" if self.first_share > 0.5 else "second"
+        return f"it chose the {place} answer in {most:.0%} of its choices, whatever it was"
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -58,6 +87,10 @@ class StartedJudge(ABC):
     def part_in_training(self) -> str:
         """Return what it had to do with the training, as a clause; empty: nothing that is known."""
         return ""
+
+    def places(self) -> Places | None:
+        """Return how much the order decided, once it has judged; None for one that sees no order."""
+        return None
 
     def close(self) -> None:  # noqa: B027 - it need not
         """End what this judge started."""

@@ -12,7 +12,7 @@ from containers.evals.length_control import length_controlled_win_rate
 from containers.evals.paired import holm_adjusted, mcnemar_p_value
 from containers.evals.pass_at_k import pass_at_k
 from containers.evals.statistics import mean_metric, share_metric
-from containers.judges.base import Pair, Verdict
+from containers.judges.base import Pair, Places, Verdict
 
 # A judge that could not tell about more than this share is no judge.
 _MOST_UNTOLD = 0.5
@@ -25,12 +25,14 @@ class Judgement:
     Attributes:
         shown: who it is, for people.
         part: what it had to do with the training, as a clause; empty: nothing.
+        places: how much the order decided, of a judge that sees one.
     """
 
     judge: Judge
     verdicts: Sequence[Verdict]
     shown: str
     part: str
+    places: Places | None = None
 
 
 def all_figures(
@@ -69,7 +71,9 @@ def _figures(
         num_wins=sum(value > 0.5 for value in points),
         num_ties=sum(value == 0.5 for value in points),
         num_losses=sum(value < 0.5 for value in points),
-        problem=_problem(len(told), len(pairs), reasons),
+        first_share=None if judgement.places is None else judgement.places.first_share,
+        agreement=None if judgement.places is None else judgement.places.agreement,
+        problem=_problem(len(told), len(pairs), reasons) or (judgement.places.problem if judgement.places else ""),
     )
     if not told:
         return base

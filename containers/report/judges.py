@@ -21,6 +21,7 @@ def judge_blocks(judges: Sequence[JudgeFigures]) -> tuple[Block, ...]:
     notes = [
         *(f"{judge.name} is no independent judge: {judge.part_in_training}." for judge in trained),
         *(f"{judge.name} is no judge here: {judge.problem}." for judge in judges if judge.problem),
+        *(_order(judge) for judge in judges if judge.first_share is not None),
         *(_untold(judge) for judge in judges if judge.untold and not judge.problem),
     ]
     return (_table(judges), *(Note(text, "caveat") for text in notes), *_pass_table(judges))
@@ -52,6 +53,14 @@ def _values(judge: JudgeFigures) -> tuple[Value, ...]:
 
 def _with_interval(metric: Metric | None) -> Value:
     return "–" if metric is None else Text(quantity(metric.value, metric.unit), sub=interval(metric))
+
+
+def _order(judge: JudgeFigures) -> str:
+    first, agreement = (percent(share) for share in (judge.first_share or 0.0, judge.agreement or 0.0))
+    return (
+        f"{judge.name} saw each pair in both orders: it chose the first answer in {first} of its choices, and the same "
+        f"answer in both orders in {agreement} of the pairs; the others are ties."
+    )
 
 
 def _untold(judge: JudgeFigures) -> str:

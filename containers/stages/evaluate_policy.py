@@ -46,14 +46,18 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     write_policy_plots(compared, context.output / PLOTS_FOLDER)
     figures = (value for _, value in evaluation if isinstance(value, Metric))
     of_terms = (metric for term in evaluation.terms for metric in (term.policy, term.reference, term.difference))
-    return (*figures, *of_terms, *_of_judges(judges))
+    first = (judge.win_rate for judge in judges if judge.win_rate is not None)
+    gain = (evaluation.reward_difference,) if judges else ()
+    others = (metric for metric in (*figures, *of_terms, *_of_judges(judges)) if metric not in gain)
+    return (*first, *gain, *others)
 
 
 def _of_judges(judges: Sequence[JudgeFigures]) -> tuple[Metric, ...]:
+    """Return the figures of the judges beside their win rates."""
     return tuple(
         metric
         for one in judges
-        for metric in (one.win_rate, one.length_controlled, one.policy, one.reference, one.difference, *one.pass_at)
+        for metric in (one.length_controlled, one.policy, one.reference, one.difference, *one.pass_at)
         if metric is not None
     )
 
@@ -75,7 +79,7 @@ def _judged(context: StageContext, config: EvaluatePolicyConfig, judge: Judge, p
     started = start_judge(context, config, judge)
     try:
         verdicts = started.verdicts(pairs)
-        found = Judgement(judge, verdicts, started.shown(), started.part_in_training())
+        found = Judgement(judge, verdicts, started.shown(), started.part_in_training(), started.places())
     finally:
         started.close()
     context.recorder.progress(len(pairs), len(pairs), unit="pairs", text=f"judged by {judge.name}")

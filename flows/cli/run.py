@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
+from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.records import PipelineRecord
 from flows.cli.options import Command, add_run_options, load_run
@@ -132,7 +133,11 @@ def _unusable_sources(config: RunConfig) -> str:
             probes.append(partial(probe_dataset, source, token=None, kind=kind))
     if config.base_model is not None and config.base_model.path is not None:
         probes.append(partial(probe_model, config.base_model, token=None))
-    others = (*config.further_reward_models, *config.judging_models)
+    judges = [judge for judge in config.judging_models if not isinstance(judge, LanguageModelJudge)]
+    for judge in config.judging_models:
+        if isinstance(judge, LanguageModelJudge) and judge.path is not None:
+            probes.append(partial(probe_model, model_source(judge), token=None, key=f"judge {judge.name}"))
+    others = (*config.further_reward_models, *judges)
     for model in (config.reward_model, *map(model_source, others)):
         if model is not None and model.path is not None:
             probes.append(partial(probe_reward_model, model, token=None, ask_hub=False))

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from containers.contracts.certificate import TEST_SUITE
 from containers.contracts.configs.filter_dataset import ReferenceRewardModel
-from containers.contracts.configs.parts.judges import OtherRewardModel
+from containers.contracts.configs.parts.judges import JudgingModel
 from containers.contracts.configs.parts.rewards import RewardModelTerm
 from containers.contracts.configs.parts.row_filters import AS_FOUND
 from containers.contracts.names import StageName
@@ -230,7 +230,7 @@ def _other_reward_models_have_one_place(config: RunTree) -> Iterator[Mistake]:
     named += [
         (f"evaluate_policy.judges.{place}", judge)
         for place, judge in enumerate(config.evaluate_policy.judges)
-        if isinstance(judge, OtherRewardModel) and (judge.path is None) != (judge.hub_id is None)
+        if isinstance(judge, JudgingModel) and (judge.path is None) != (judge.hub_id is None)
     ]
     for key, model in named:
         yield from _unusable(ModelSource, model.model_dump(include=set(ReferenceRewardModel.model_fields)), key=key)

@@ -12,7 +12,7 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.parts.judges import OtherRewardModel
+from containers.contracts.configs.parts.judges import JudgingModel
 from containers.contracts.configs.parts.rewards import FurtherRewardModel, RewardModelTerm
 from containers.contracts.configs.sample_completions import SampleCompletionsConfig
 from containers.contracts.configs.stages import StageConfig
@@ -198,10 +198,10 @@ class RunTree(Frozen):
         return tuple(other for term in terms if isinstance(term, RewardModelTerm) for other in term.others)
 
     @property
-    def judging_models(self) -> tuple[OtherRewardModel, ...]:
-        """The reward models from elsewhere that judge the policy."""
+    def judging_models(self) -> tuple[JudgingModel, ...]:
+        """The models from elsewhere that judge the policy."""
         judges = self.evaluate_policy.judges if self.has_policy else ()
-        return tuple(judge for judge in judges if isinstance(judge, OtherRewardModel))
+        return tuple(judge for judge in judges if isinstance(judge, JudgingModel))
 
     @property
     def policy_stage(self) -> StageName:

@@ -1,12 +1,13 @@
 """The reward models from elsewhere that judge a policy, with their certificates, as inputs of evaluate_policy."""
 
-from containers.contracts.configs.parts.judges import OtherRewardModel
+from containers.contracts.configs.parts.judges import JudgingModel, LanguageModelJudge
 from containers.contracts.digests import file_sha256
 from containers.contracts.names import JUDGE_INPUT
 from containers.contracts.spec import StageInput
 from tasks.config.run import RunConfig
 from tasks.config.sources import model_source
 from tasks.pipeline.further_reward_models import certificate_file, further_model_inputs
+from tasks.pipeline.inputs import model_input
 from tasks.pipeline.reward_models import known_reward_model, named_reward_model
 
 
@@ -21,8 +22,10 @@ def scoring_model_inputs(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...
     return (*further_model_inputs(run, ask_hub), *judges)
 
 
-def _judge_inputs(judge: OtherRewardModel, ask_hub: bool) -> tuple[StageInput, ...]:
+def _judge_inputs(judge: JudgingModel, ask_hub: bool) -> tuple[StageInput, ...]:
     role = f"{JUDGE_INPUT}_{judge.name}"
+    if isinstance(judge, LanguageModelJudge):
+        return (model_input(model_source(judge), name=role, ask_hub=ask_hub, key=f"judge {judge.name}"),)
     find = named_reward_model if ask_hub else known_reward_model
     model = find(model_source(judge)).model_copy(update={"name": role})
     if judge.certificate is None:

@@ -122,7 +122,7 @@ STAGES = (
     Stage(StageName.TRAIN_DPO, "policy", ("pairs", "start_model", "reference")),
     Stage(StageName.TRAIN_POLICY, "policy", ("prompts", "start_model", "reward_model", "gate"), further_model_inputs),
     Stage(StageName.SAMPLE_COMPLETIONS, "completions", ("prompts", "start_model", "policy")),
-    Stage(StageName.EVALUATE_POLICY, "verdict", ("completions", "reward_model"), scoring_model_inputs),
+    Stage(StageName.EVALUATE_POLICY, "verdict", ("completions", "start_model", "reward_model"), scoring_model_inputs),
 )
 BY_NAME: Mapping[StageName, Stage] = {stage.name: stage for stage in STAGES}
 # The stages of a policy only.

@@ -53,8 +53,35 @@ class OtherRewardModel(ReferenceRewardModel):
         return False
 
 
+class LanguageModelJudge(ReferenceRewardModel):
+    """A language model of this machine, on the hub or in a local folder, which sees each pair in both orders."""
+
+    type: Literal["language_model"] = "language_model"
+    name: Name = Field("", description="Names it in the figures; left out: its type")
+    criteria: str = Field(
+        "Judge by correctness first, then by how well the answer does what the user wants, then by clarity.",
+        min_length=1,
+        max_length=4000,
+        description="What is better, in a sentence or some; part of the question that it gets",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_type(cls, tree: Any) -> Any:
+        return {**tree, "name": "language_model"} if isinstance(tree, dict) and not tree.get("name") else tree
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether each prompt must have a reference answer."""
+        return False
+
+
+# Judges that are models from elsewhere.
+JudgingModel: TypeAlias = OtherRewardModel | LanguageModelJudge
+
 Judge: TypeAlias = Annotated[
     OtherRewardModel
+    | LanguageModelJudge
     | MathTerm
     | ExactTerm
     | RegexTerm

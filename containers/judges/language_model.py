@@ -1,0 +1,163 @@
+"""A language model of this machine as a judge: which letter it would write, for each pair in both orders.
+
+It writes nothing: the probabilities of the letters A and B after the question are compared. So a judgement is the same
+each time, and a model that would write something else than a letter is noticed.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.parts.judges import LanguageModelJudge
+from containers.contracts.names import JUDGE_INPUT
+from containers.distributed.devices import compute_device, compute_dtype
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError
+from containers.judges.base import Pair, Places, StartedJudge, Verdict
+from containers.judges.orders import Shown, places_of, verdict_of
+from containers.judges.prompt import question, version
+from containers.models.chat_template import thinking
+from containers.models.loading import load_causal_model, load_tokenizer, position_limit
+from containers.scoring.batches import length_batches
+
+# Below this share of probability on the two letters together, the model would write something else.
+_LEAST_ON_LETTERS = 0.5
+# Closer probabilities than this share are a tie.
+_TIE = 0.02
+
+
+class LanguageModel(StartedJudge):
+    """Asks a causal language model about each pair, in both orders.
+
+    Args:
+        judge: its configuration.
+        origin: where the model comes from, for people.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        judge: LanguageModelJudge,
+        *,
+        origin: str,
+        batch_size: int,
+        part: str,
+    ) -> None:
+        self._model = model.eval()
+        self._tokenizer = tokenizer
+        self._judge = judge
+        self._origin = origin
+        self._batch_size = batch_size
+        self._part = part
+        self._longest = position_limit(model)
+        self._letters = _letters(tokenizer)
+        self._places: Places | None = None
+
+    def verdicts(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """Return a verdict for each pair; equal texts are ties, and are not shown."""
+        asked = [place for place, pair in enumerate(pairs) if not pair.is_same_text]
+        texts = [
+            question(pairs[place], policy_first=policy_first, criteria=self._judge.criteria)
+            for place in asked
+            for policy_first in (True, False)
+        ]
+        shown = self._choices(texts)
+        both = list(zip(shown[::2], shown[1::2], strict=True))
+        self._places = places_of(both)
+        found = [Verdict(0.5)] * len(pairs)
+        for place, (policy_first, reference_first) in zip(asked, both, strict=True):
+            found[place] = verdict_of(policy_first, reference_first)
+        return found
+
+    def _choices(self, texts: Sequence[str]) -> list[Shown]:
+        """Return what the model chooses for each question."""
+        questions = [[{"role": "user", "content": text}] for text in texts]
+        ids: list[list[int]] = [
+            self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True, **thinking(False))[
+                "input_ids"
+            ]
+            for turns in questions
+        ]
+        found = [Shown(None, f"the question is longer than its {self._longest} positions")] * len(ids)
+        short = [place for place, tokens in enumerate(ids) if len(tokens) <= self._longest]
+        for batch in length_batches([len(ids[place]) for place in short], max_items=self._batch_size):
+            places = [short[at] for at in batch]
+            for place, chances in zip(places, self._chances([ids[place] for place in places]), strict=True):
+                found[place] = _choice(*chances)
+        return found
+
+    @torch.inference_mode()
+    def _chances(self, batch: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+        """Return for each question the probability of each letter as the next token."""
+        width = max(map(len, batch))
+        device = self._model.device
+        pad = int(self._tokenizer.pad_token_id or 0)
+        rows = torch.tensor([[*tokens, *[pad] * (width - len(tokens))] for tokens in batch], device=device)
+        mask = torch.tensor([[1] * len(tokens) + [0] * (width - len(tokens)) for tokens in batch], device=device)
+        hidden = self._model.base_model(input_ids=rows, attention_mask=mask).last_hidden_state
+        last = hidden[torch.arange(len(batch), device=device), mask.sum(dim=1) - 1]
+        chances = self._model.get_output_embeddings()(last).float().softmax(dim=-1)
+        first, second = (chances[:, ids].sum(dim=-1).tolist() for ids in self._letters)
+        return list(zip(first, second, strict=True))
+
+    def shown(self) -> str:
+        """Return who judges: the model, and the version of its question."""
+        return f"the language model {self._origin}, question {version(self._judge.criteria)}, both orders"
+
+    def part_in_training(self) -> str:
+        """Return what it had to do with the training."""
+        return self._part
+
+    def places(self) -> Places | None:
+        """Return how much the order decided."""
+        return self._places
+
+
+def _letters(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """Return the ids of the tokens that are the letter A, and B, with and without a space before."""
+    found = []
+    for letter in "AB":
+        forms = (tokenizer(text, add_special_tokens=False).input_ids for text in (letter, f" {letter}"))
+        found.append(sorted({ids[0] for ids in forms if len(ids) == 1}))
+    if not all(found):
+        raise BadConfigError("The judge's tokenizer has no token for the letter A or B alone; name another model.")
+    return found[0], found[1]
+
+
+def _choice(first: float, second: float) -> Shown:
+    both = first + second
+    if both < _LEAST_ON_LETTERS:
+        return Shown(None, "it would write something else than A or B")
+    if abs(first - second) <= _TIE * both:
+        return Shown("tie")
+    return Shown("first" if first > second else "second")
+
+
+def start(context: StageContext, config: EvaluatePolicyConfig, judge: LanguageModelJudge) -> StartedJudge:
+    """Load the model.
+
+    Raises:
+        MissingPrerequisiteError: the model is missing or damaged.
+        BadConfigError: its tokenizer has no letters.
+    """
+    role = f"{JUDGE_INPUT}_{judge.name}"
+    folder, item = context.input_path(role), context.input(role)
+    profile = context.spec.profile
+    model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
+    return LanguageModel(
+        model,
+        load_tokenizer(folder, origin=item.origin),
+        judge,
+        origin=item.origin or item.digest,
+        batch_size=config.batch_size,
+        part=_part(context, role),
+    )
+
+
+def _part(context: StageContext, role: str) -> str:
+    """Return whether the policy started from this very model."""
+    same = any(item.name == "start_model" and item.digest == context.input(role).digest for item in context.spec.inputs)
+    return "the policy started from it, so it may prefer what it would write itself" if same else ""
