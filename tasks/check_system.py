@@ -32,6 +32,7 @@ from containers.launch.preflight import (
 from containers.report.machines import checks_section
 from tasks.checks.certificates import certificate_finding, judge_certificate_finding
 from tasks.checks.hardware import gpu_rows, variable_rows
+from tasks.checks.judges import endpoint_finding
 from tasks.checks.services import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
 from tasks.config.run import RunConfig
 from tasks.config.sources import model_source
@@ -248,6 +249,8 @@ def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
         add(key, _SCORING_MODEL, partial(probe_reward_model, key=key), model_source(judge))
         if judge.certificate is not None:
             checks.append((f"certificate of {judge.name}", partial(judge_certificate_finding, judge)))
+    for asked in config.asked_judges:
+        checks.append((f"judge {asked.name}", partial(endpoint_finding, asked)))
     if (reference := config.filter_dataset.polarity.reference_reward_model) is not None:
         probe = partial(probe_model, key=REFERENCE_KEY)
         add("reference reward model", _SCORING_MODEL, probe, model_source(reference))

@@ -8,7 +8,7 @@ from typing import Any
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
-from containers.contracts.configs.parts.judges import Judge, LanguageModelJudge, OtherRewardModel
+from containers.contracts.configs.parts.judges import EndpointJudge, Judge, LanguageModelJudge, OtherRewardModel
 from containers.contracts.configs.parts.policy_algorithms import AlgorithmParts
 from containers.contracts.configs.parts.rewards import PythonTerm, RewardModelTerm, RewardTerm
 from containers.contracts.configs.stages import StageConfig
@@ -132,6 +132,8 @@ def _without_places(term: RewardTerm | Judge) -> RewardTerm | Judge:
     if isinstance(term, OtherRewardModel):
         certificate = None if term.certificate is None else "certificate.json"
         return term.model_copy(update={"path": "", "hub_id": None, "revision": None, "certificate": certificate})
+    if isinstance(term, EndpointJudge):  # what it wrote counts
+        return term.model_copy(update={"url": "http://x", "key": None, "timeout_s": 1.0, "parallel": 1})
     if isinstance(term, LanguageModelJudge):
         return term.model_copy(update={"path": "", "hub_id": None, "revision": None})
     if isinstance(term, PythonTerm):

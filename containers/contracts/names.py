@@ -55,6 +55,8 @@ MANIFEST_FILE = "MANIFEST.json"
 
 # Inputs of evaluate_policy: the model of a judge, by the judge's name, and its certificate.
 JUDGE_INPUT = "judge"
+# What a judge behind an address wrote, a line for each pair and order.
+VERDICTS_FILE = "verdicts.jsonl"
 # The policy stage's input with the certificate of its reward model; it changes no result.
 CERTIFICATE_INPUT = "certificate"
 

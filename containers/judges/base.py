@@ -48,9 +48,9 @@ class Pair:
     reference: Answered
 
     @property
-    def prompt_is(self) -> tuple[tuple[str, str], ...]:
-        """The turns of the prompt."""
-        return tuple((turn["role"], turn["content"]) for turn in self.policy.conversation)
+    def in_both_orders(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Both texts, with the policy's first, and with the reference's first."""
+        return (self.policy.text, self.reference.text), (self.reference.text, self.policy.text)
 
     @property
     def is_same_text(self) -> bool:

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.parts.judge_question import judge_question, judge_version
 from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.names import JUDGE_INPUT
 from containers.distributed.devices import compute_device, compute_dtype
@@ -17,7 +18,6 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.judges.base import Pair, Places, StartedJudge, Verdict
 from containers.judges.orders import Shown, places_of, verdict_of
-from containers.judges.prompt import question, version
 from containers.models.chat_template import thinking
 from containers.models.loading import load_causal_model, load_tokenizer, position_limit
 from containers.scoring.batches import length_batches
@@ -60,9 +60,9 @@ class LanguageModel(StartedJudge):
         """Return a verdict for each pair; equal texts are ties, and are not shown."""
         asked = [place for place, pair in enumerate(pairs) if not pair.is_same_text]
         texts = [
-            question(pairs[place], policy_first=policy_first, criteria=self._judge.criteria)
+            judge_question(pairs[place].policy.conversation, *answers, criteria=self._judge.criteria)
             for place in asked
-            for policy_first in (True, False)
+            for answers in pairs[place].in_both_orders
         ]
         shown = self._choices(texts)
         both = list(zip(shown[::2], shown[1::2], strict=True))
@@ -105,7 +105,7 @@ class LanguageModel(StartedJudge):
 
     def shown(self) -> str:
         """Return who judges: the model, and the version of its question."""
-        return f"the language model {self._origin}, question {version(self._judge.criteria)}, both orders"
+        return f"the language model {self._origin}, question {judge_version(self._judge.criteria)}, both orders"
 
     def part_in_training(self) -> str:
         """Return what it had to do with the training."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from containers.contracts.configs.parts.judges import EndpointJudge
 from containers.contracts.configs.parts.rewards import PythonTerm
 from flows.forms.folders import require_outputs_inside
 from tasks.config.errors import ConfigError, InvalidConfigError, Mistake
@@ -40,6 +41,7 @@ def require_allowed(config: RunConfig, path: Path) -> None:
         *_runtime_mistakes(config, tree, path),
         *_reader_mistakes(config, tree, path),
         *_reward_mistakes(config, tree, path),
+        *_address_mistakes(config, tree, path),
         *_variable_mistakes(config, tree, path),
         *_database_mistakes(config, tree, path),
     ]
@@ -96,6 +98,23 @@ def _reward_mistakes(config: RunConfig, tree: dict[str, Any], path: Path) -> Ite
                     f"`{_shown(term.file)}` found, but a form does not choose it: a function is a program. Name it "
                     f"in a run configuration such as {path}.",
                 )
+
+
+def _address_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
+    """Refuse judges behind addresses that only the form names: texts are sent there, with a key of this machine."""
+    judges = _section(tree, "evaluate_policy").get("judges")
+    known = [
+        (judge.get("url"), judge.get("key"))
+        for judge in (judges if isinstance(judges, list) else ())
+        if isinstance(judge, Mapping)
+    ]
+    for place, judge in enumerate(config.evaluate_policy.judges):
+        if isinstance(judge, EndpointJudge) and (judge.url, judge.key) not in known:
+            yield Mistake(
+                f"evaluate_policy.judges.{place}.url",
+                f"`{_shown(judge.url)}` found, but a form does not choose it: what the policy writes is sent there. "
+                f"Name it in a run configuration such as {path}.",
+            )
 
 
 def _variable_mistakes(config: RunConfig, tree: Mapping[str, Any], path: Path) -> Iterator[Mistake]:

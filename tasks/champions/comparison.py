@@ -76,6 +76,7 @@ def compare_policies(
     written_from = (pairs, *(made_input(role, model) for role, model in models.items()))
     text = f"the challenger, {challenger.shown}, against the champion, {champion.shown}"
     sampling = run.config.sample_completions.for_evaluation(config)
+    config = config.model_copy(update={"judges": ()})  # the champion reward model alone decides
     completions = _made(run, book, sampling, written_from, role="challenger", text=text)
     inputs = (made_input("completions", completions), made_input("reward_model", reward_model))
     folder = Path(_made(run, book, config, inputs, role="challenger", text="both are judged").path)

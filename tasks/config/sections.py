@@ -12,7 +12,7 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.parts.judges import JudgingModel
+from containers.contracts.configs.parts.judges import EndpointJudge, JudgingModel
 from containers.contracts.configs.parts.rewards import FurtherRewardModel, RewardModelTerm
 from containers.contracts.configs.sample_completions import SampleCompletionsConfig
 from containers.contracts.configs.stages import StageConfig
@@ -202,6 +202,12 @@ class RunTree(Frozen):
         """The models from elsewhere that judge the policy."""
         judges = self.evaluate_policy.judges if self.has_policy else ()
         return tuple(judge for judge in judges if isinstance(judge, JudgingModel))
+
+    @property
+    def asked_judges(self) -> tuple[EndpointJudge, ...]:
+        """The judges behind an address, which no stage can ask."""
+        judges = self.evaluate_policy.judges if self.has_policy else ()
+        return tuple(judge for judge in judges if isinstance(judge, EndpointJudge))
 
     @property
     def policy_stage(self) -> StageName:

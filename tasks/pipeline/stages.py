@@ -23,7 +23,7 @@ from tasks.pipeline.inputs import (
     suite_inputs,
     vocabulary_input,
 )
-from tasks.pipeline.judging_models import scoring_model_inputs
+from tasks.pipeline.judging_inputs import judging_inputs
 
 # Role → what was made or named so far: an ArtifactRef, a StageInput or a GateVerdict.
 Made: TypeAlias = Mapping[str, Any]
@@ -42,14 +42,15 @@ class Stage:
     Attributes:
         role: the name of the result for later stages.
         reads: the roles that its task gets; Prefect draws the graph from them.
-        others: gives the inputs that no stage makes; `ask_hub` as in `filter_dataset_inputs`.
+        others: gives the inputs that no stage makes, from the run and what was made; `ask_hub` as in
+            `filter_dataset_inputs`.
         named: gives the model that a run names in place of the result; None: it names none.
     """
 
     name: StageName
     role: str
     reads: tuple[str, ...]
-    others: Callable[[RunConfig, bool], tuple[StageInput, ...]] = lambda run, ask_hub: ()
+    others: Callable[[RunConfig, Made, bool], tuple[StageInput, ...]] = lambda run, made, ask_hub: ()
     named: Callable[[RunConfig], ModelSource | None] = lambda run: None
 
     def read_in(self, run: RunConfig) -> tuple[str, ...]:
@@ -64,7 +65,7 @@ class Stage:
     def inputs(self, run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
         """The program's inputs, from what was made and from the run; `ask_hub` as in `filter_dataset_inputs`."""
         read = (made_input(role, made[role]) for role in self.read_in(run) if role not in ONLY_AWAITED)
-        return *read, *self.others(run, ask_hub)
+        return *read, *self.others(run, made, ask_hub)
 
 
 def _unread_sources(run: RunConfig, stage: StageName) -> tuple[str, ...]:
@@ -78,24 +79,28 @@ def _unread_sources(run: RunConfig, stage: StageName) -> tuple[str, ...]:
     return tuple(absent)
 
 
-def _data(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
+def _data(run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
     suites = run.evaluate_reward_model.suites
     if run.dataset is None:
         return ()
     return filter_dataset_inputs(run.filter_dataset, run.dataset, run.base_model, suites, ask_hub=ask_hub)
 
 
-def _prompts(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
+def _prompts(run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
     if run.prompts is None:
         return ()
     return filter_prompts_inputs(run.filter_prompts, run.prompts, run.evaluate_reward_model.suites, ask_hub=ask_hub)
 
 
-def _demonstrations(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
+def _demonstrations(run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
     if run.demonstrations is None:
         return ()
     suites = run.evaluate_reward_model.suites
     return filter_demonstrations_inputs(run.filter_demonstrations, run.demonstrations, suites, ask_hub=ask_hub)
+
+
+def _reward_models(run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
+    return further_model_inputs(run, ask_hub)
 
 
 STAGES = (
@@ -107,7 +112,7 @@ STAGES = (
         StageName.BUILD_BASE_MODEL,
         "start_model",
         ("pairs", "prompts", "demonstrations"),
-        lambda run, ask_hub: vocabulary_input(run.tokenizer_file),
+        lambda run, made, ask_hub: vocabulary_input(run.tokenizer_file),
         named=lambda run: run.base_model if run.needs_start_model else None,
     ),
     Stage(StageName.TRAIN_SFT, "start_model", ("pairs", "demonstrations", "start_model")),
@@ -116,13 +121,18 @@ STAGES = (
         StageName.EVALUATE_REWARD_MODEL,
         "gate",
         ("pairs", "reward_model"),
-        lambda run, ask_hub: suite_inputs(run.evaluate_reward_model.suites, ask_hub=ask_hub),
+        lambda run, made, ask_hub: suite_inputs(run.evaluate_reward_model.suites, ask_hub=ask_hub),
     ),
     Stage(StageName.COMPUTE_REFERENCE, "reference", ("pairs", "start_model")),
     Stage(StageName.TRAIN_DPO, "policy", ("pairs", "start_model", "reference")),
-    Stage(StageName.TRAIN_POLICY, "policy", ("prompts", "start_model", "reward_model", "gate"), further_model_inputs),
+    Stage(
+        StageName.TRAIN_POLICY,
+        "policy",
+        ("prompts", "start_model", "reward_model", "gate"),
+        lambda run, made, ask_hub: further_model_inputs(run, ask_hub),
+    ),
     Stage(StageName.SAMPLE_COMPLETIONS, "completions", ("prompts", "start_model", "policy")),
-    Stage(StageName.EVALUATE_POLICY, "verdict", ("completions", "start_model", "reward_model"), scoring_model_inputs),
+    Stage(StageName.EVALUATE_POLICY, "verdict", ("completions", "start_model", "reward_model"), judging_inputs),
 )
 BY_NAME: Mapping[StageName, Stage] = {stage.name: stage for stage in STAGES}
 # The stages of a policy only.

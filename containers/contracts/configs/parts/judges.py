@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from containers.contracts.base import Name
+from containers.contracts.base import BatchSize, Frozen, Name, Seconds, Tokens
 from containers.contracts.configs.filter_dataset import ReferenceRewardModel
 from containers.contracts.configs.parts.rewards import (
     ExactTerm,
@@ -26,6 +26,11 @@ from containers.contracts.configs.parts.rewards import (
     Term,
 )
 
+Criteria = Annotated[str, Field(min_length=1, max_length=4000)]
+_CRITERIA: str = Field(
+    "Judge by correctness first, then by how well the answer does what the user wants, then by clarity.",
+    description="What is better, in a sentence or some; part of the question that it gets",
+)
 # What a reward has for training alone.
 _OF_TRAINING = ("weight", "clip", "only_if", "normalise")
 
@@ -58,17 +63,47 @@ class LanguageModelJudge(ReferenceRewardModel):
 
     type: Literal["language_model"] = "language_model"
     name: Name = Field("", description="Names it in the figures; left out: its type")
-    criteria: str = Field(
-        "Judge by correctness first, then by how well the answer does what the user wants, then by clarity.",
-        min_length=1,
-        max_length=4000,
-        description="What is better, in a sentence or some; part of the question that it gets",
-    )
+    criteria: Criteria = _CRITERIA
 
     @model_validator(mode="before")
     @classmethod
     def _named_by_its_type(cls, tree: Any) -> Any:
         return {**tree, "name": "language_model"} if isinstance(tree, dict) and not tree.get("name") else tree
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether each prompt must have a reference answer."""
+        return False
+
+
+class EndpointJudge(Frozen):
+    """A language model behind an OpenAI-compatible address of your own, which sees each pair in both orders.
+
+    What policy and reference wrote is sent there.
+    """
+
+    type: Literal["endpoint"] = "endpoint"
+    name: Name = Field("", description="Names it in the figures; left out: its type")
+    url: Annotated[str, Field(pattern=r"^https?://[^\s@?#]+$")] = Field(
+        description="The address before `/chat/completions`, as `http://127.0.0.1:8000/v1`; without login"
+    )
+    model: str = Field(min_length=1, max_length=300, description="The model's name there")
+    key: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*_KEY$")] | None = Field(
+        None,
+        description="Name of the variable, or of the Secret block in Prefect (`JUDGE_KEY`: `judge-key`), that has the "
+        "key; the key itself is in no configuration, log or page. null: none is needed",
+    )
+    criteria: Criteria = _CRITERIA
+    max_tokens: Annotated[Tokens, Field(ge=1)] = Field(
+        16, description="Of an answer; more for a model that thinks first"
+    )
+    timeout_s: Seconds = Field(60.0, description="Seconds for an answer; then it is tried again, three times")
+    parallel: Annotated[BatchSize, Field(ge=1, le=256)] = Field(8, description="Questions at a time")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_type(cls, tree: Any) -> Any:
+        return {**tree, "name": "endpoint"} if isinstance(tree, dict) and not tree.get("name") else tree
 
     @property
     def needs_answer(self) -> bool:
@@ -82,6 +117,7 @@ JudgingModel: TypeAlias = OtherRewardModel | LanguageModelJudge
 Judge: TypeAlias = Annotated[
     OtherRewardModel
     | LanguageModelJudge
+    | EndpointJudge
     | MathTerm
     | ExactTerm
     | RegexTerm
@@ -113,5 +149,5 @@ def judge_contradictions(judges: Sequence[Judge]) -> Iterator[tuple[str, str]]:
             for setting in _OF_TRAINING:
                 if getattr(judge, setting) != type(judge).model_fields[setting].default:
                     yield f"{key}.{setting}", "is about training. A judge compares two completions; leave it out."
-        elif (judge.path is None) == (judge.hub_id is None):
+        elif isinstance(judge, JudgingModel) and (judge.path is None) == (judge.hub_id is None):
             yield key, "needs either `path` or `hub_id`, and not both."

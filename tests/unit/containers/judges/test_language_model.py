@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
+from containers.contracts.configs.parts.judge_question import judge_question, judge_version
 from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.records import PolicyEvaluation
 from containers.judges import language_model as module
 from containers.judges.base import Pair
 from containers.judges.language_model import LanguageModel
 from containers.judges.orders import Shown, places_of, verdict_of
-from containers.judges.prompt import question, version
 from containers.models.loading import load_causal_model
 from containers.rewards.base import Answered
 from containers.rollouts.generate import Completion
@@ -67,12 +67,13 @@ def test_a_judge_of_places_is_known_by_its_choices() -> None:
 
 def test_the_question_has_both_answers_in_order_and_a_version_of_its_own() -> None:
     (pair,) = pairs(1)
-    first, second = (question(pair, policy_first=order, criteria="Be kind.") for order in (True, False))
+    turns = pair.policy.conversation
+    first, second = (judge_question(turns, *answers, criteria="Be kind.") for answers in pair.in_both_orders)
     assert first.index("policy 0") < first.index("reference 0") and second.index("reference 0") < second.index(
         "policy 0"
     )
     assert "Be kind." in first and "user: Which?" in first
-    assert version("Be kind.") != version("Be brief.")
+    assert judge_version("Be kind.") != judge_version("Be brief.")
 
 
 class Likes:

@@ -243,6 +243,11 @@ def test_a_text_with_a_dot_is_no_hidden_file(folder: Path) -> None:
             "train_policy.rewards=[{type: python, file: x.py, code: 'import os', kind: outcome}]",
             "train_policy.rewards.0.file",
         ),
+        ("evaluate_policy.judges=[{type: python, file: configs/mine.py}]", "evaluate_policy.judges.0.file"),
+        (
+            "evaluate_policy.judges=[{type: endpoint, url: 'http://host/v1', model: m, key: AWS_ACCESS_KEY}]",
+            "evaluate_policy.judges.0.url",
+        ),
         ("gpu_profile.environment={CUDA_INJECTION64_PATH: configs/x.so}", "gpu_profile.environment"),
         ("gpu_profile.environment={NCCL_NET_PLUGIN: 'a,/tmp/x.so'}", "gpu_profile.environment"),
         ("gpu_profile.environment={NCCL_TOPO_DUMP_FILE: configs/runs/demo.yaml}", "gpu_profile.environment"),

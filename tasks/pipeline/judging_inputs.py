@@ -1,4 +1,7 @@
-"""The reward models from elsewhere that judge a policy, with their certificates, as inputs of evaluate_policy."""
+"""What evaluate_policy reads beside completions: the models of rewards and judges, and what judges wrote elsewhere."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from containers.contracts.configs.parts.judges import JudgingModel, LanguageModelJudge
 from containers.contracts.digests import file_sha256
@@ -6,20 +9,32 @@ from containers.contracts.names import JUDGE_INPUT
 from containers.contracts.spec import StageInput
 from tasks.config.run import RunConfig
 from tasks.config.sources import model_source
+from tasks.display import current_display
+from tasks.judges.verdicts import VERDICTS_FOLDER, collected, known_verdicts
 from tasks.pipeline.further_reward_models import certificate_file, further_model_inputs
 from tasks.pipeline.inputs import model_input
 from tasks.pipeline.reward_models import known_reward_model, named_reward_model
 
 
-def scoring_model_inputs(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...]:
-    """The further reward models of the training, and those of the judges; `ask_hub` as in `filter_dataset_inputs`.
+def judging_inputs(run: RunConfig, made: Mapping[str, Any], ask_hub: bool) -> tuple[StageInput, ...]:
+    """The further reward models of the training, the models of the judges, and what judges behind addresses wrote.
+
+    Args:
+        ask_hub: as in `filter_dataset_inputs`; also whether judges behind addresses get their questions now.
 
     Raises:
-        SourceError: one is not available.
+        SourceError: a model or a judge is not available.
         UnusableSourceError: a certificate is named, and there is none.
     """
-    judges = (item for judge in run.judging_models for item in _judge_inputs(judge, ask_hub))
-    return (*further_model_inputs(run, ask_hub), *judges)
+    models = (item for judge in run.judging_models for item in _judge_inputs(judge, ask_hub))
+    folder = run.store_dir / VERDICTS_FOLDER
+    written = (
+        collected(judge, made["completions"], folder, say=current_display().say)
+        if ask_hub
+        else known_verdicts(judge, made["completions"], folder)
+        for judge in run.asked_judges
+    )
+    return (*further_model_inputs(run, ask_hub), *models, *written)
 
 
 def _judge_inputs(judge: JudgingModel, ask_hub: bool) -> tuple[StageInput, ...]:
