@@ -27,7 +27,7 @@ def judging_inputs(run: RunConfig, made: Mapping[str, Any], ask_hub: bool) -> tu
         UnusableSourceError: a certificate is named, and there is none.
     """
     models = (item for judge in run.judging_models for item in _judge_inputs(judge, ask_hub))
-    folder = run.store_dir / VERDICTS_FOLDER
+    folder = run.store_dir.absolute() / VERDICTS_FOLDER
     written = (
         collected(judge, made["completions"], folder, say=current_display().say)
         if ask_hub
