@@ -258,6 +258,7 @@ def _num_packs(flat: Sequence[dict[str, Any]], tokenizer: Any) -> int:
 def _ours(kind: str, model: Any, tokenizer: Any, rows: list[dict[str, Any]], folder: Path) -> OfflineTrainer:
     examples = _examples(kind, tokenizer, rows)
     is_dpo = kind == "dpo"
+    transformers.set_seed(TrainingArguments.seed)  # as TRL does, so that the adapters begin alike
     trained = apply_lora(model, _ADAPTERS if is_dpo else None, task_type="CAUSAL_LM")
     add_logps(causal_of(trained), temperature=1.0)
     cut = partial(completion_packs, max_tokens=CPU_PACK_TOKENS, num_together=2 if is_dpo else 1)
