@@ -143,8 +143,9 @@ def deal(trainer: Any, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) ->
     prompts = trainer._tokenize_prompts([_conversation(prompt) for prompt, _ in tasks])[0]
     known = {tuple(prompt): answers for prompt, answers in zip(prompts, answers_of, strict=True)}
 
-    def dealt(prompt_ids: list[list[int]], *_: Any) -> list[list[int]]:
-        return [known[tuple(ids)][place % len(known[tuple(ids)])] for place, ids in enumerate(prompt_ids)]
+    def dealt(prompt_ids: list[list[int]], *_: Any) -> Any:
+        found = [known[tuple(ids)][place % len(known[tuple(ids)])] for place, ids in enumerate(prompt_ids)]
+        return (found, None) if isinstance(trainer, GRPOTrainer) else found  # with no log-probabilities of vLLM's
 
     trainer._generate_single_turn = dealt
 
