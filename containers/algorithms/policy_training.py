@@ -37,14 +37,8 @@ from containers.rewards.policy_reward import PolicyReward
 from containers.rewards.trial import try_rewards
 from containers.rollouts.completion_log import CompletionLog
 from containers.rollouts.engines import Rollouts, start_rollouts
-from containers.rollouts.prompts import (
-    PromptOrder,
-    check_lengths,
-    note_policy_template,
-    opening_of,
-    read_evaluation_prompts,
-    read_training_prompts,
-)
+from containers.rollouts.prompt_templates import note_policy_template, opening_of
+from containers.rollouts.prompts import PromptOrder, check_lengths, read_evaluation_prompts, read_training_prompts
 from containers.training.arguments import common_arguments
 from containers.training.checkpoints import checkpoint_step
 from containers.training.program import Training, save_causal_model

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import comb
-from statistics import fmean
 
 from containers.contracts.outcome import Metric
 from containers.evals.statistics import share_metric
@@ -28,9 +27,8 @@ def pass_at_k(of_prompts: Sequence[Sequence[float]], *, name: str, confidence: f
     """
     fewest = min(map(len, of_prompts), default=0)
     sizes = [2**power for power in range(1, fewest.bit_length()) if 2**power <= fewest]
-    found = []
-    for k in sizes:
-        shares = [pass_at(round(sum(right)), len(right), k) for right in of_prompts]
-        metric = share_metric(shares, name=f"{name}_{k}", confidence=confidence)
-        found.append(metric.model_copy(update={"value": fmean(shares)}))
-    return tuple(found)
+
+    def shares(k: int) -> list[float]:
+        return [pass_at(round(sum(right)), len(right), k) for right in of_prompts]
+
+    return tuple(share_metric(shares(k), name=f"{name}_{k}", confidence=confidence) for k in sizes)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.parts.judges import Judge
 from containers.contracts.registries import JUDGES
+from containers.formatting import percent
 from containers.harness.context import StageContext
 from containers.rewards.base import Answered
 
@@ -37,7 +38,7 @@ class Places:
         if self.num_choices < _FEWEST or most <= _MOST_BIASED:
             return ""
         place = "first" if self.first_share > 0.5 else "second"
-        return f"it chose the {place} answer in {most:.0%} of its choices, whatever it was"
+        return f"it chose the {place} answer in {percent(most)} of its choices, whatever it was"
 
 
 @dataclass(frozen=True)

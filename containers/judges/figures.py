@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 
 from containers.contracts.configs.parts.judges import Judge
@@ -124,17 +125,19 @@ def _values(
     judgement: Judgement, prompt_ids: Sequence[str], told: Sequence[int], *, confidence: float
 ) -> dict[str, object]:
     """Return the mean value of both sides and their difference; of an outcome the shares of right completions."""
-    name, is_outcome = judgement.judge.name, getattr(judgement.judge, "is_outcome", False)
-    sides = zip(*(judgement.verdicts[place].values or (0.0, 0.0) for place in told), strict=True)
+    name, values = judgement.judge.name, [judgement.verdicts[place].values or (0.0, 0.0) for place in told]
+    # A function may say that it tells right from wrong, and give other values all the same.
+    is_outcome = getattr(judgement.judge, "is_outcome", False) and {0.0, 1.0}.issuperset(chain.from_iterable(values))
+    sides = zip(*values, strict=True)
     policy, reference = (_by_prompt(prompt_ids, told, side) for side in sides)
     gains = [fmean(own) - fmean(other) for own, other in zip(policy, reference, strict=True)]
     unit = "fraction" if is_outcome else "score"
 
     def mean(of_side: Sequence[Sequence[float]], side: str) -> Metric:
-        values = [fmean(own) for own in of_side]
+        means = [fmean(own) for own in of_side]
         if is_outcome:
-            return share_metric(values, name=f"{name}_{side}", confidence=confidence)
-        return mean_metric(values, name=f"{name}_{side}", unit=unit, confidence=confidence)
+            return share_metric(means, name=f"{name}_{side}", confidence=confidence)
+        return mean_metric(means, name=f"{name}_{side}", unit=unit, confidence=confidence)
 
     return {
         "is_outcome": is_outcome,

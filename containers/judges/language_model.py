@@ -16,8 +16,8 @@ from containers.contracts.names import JUDGE_INPUT
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
-from containers.judges.base import Pair, Places, StartedJudge, Verdict
-from containers.judges.orders import Shown, places_of, verdict_of
+from containers.judges.base import Pair, StartedJudge
+from containers.judges.orders import Chosen, JudgeOfOrders
 from containers.models.chat_template import thinking
 from containers.models.loading import load_causal_model, load_tokenizer, position_limit
 from containers.scoring.batches import length_batches
@@ -28,7 +28,7 @@ _LEAST_ON_LETTERS = 0.5
 _TIE = 0.02
 
 
-class LanguageModel(StartedJudge):
+class LanguageModel(JudgeOfOrders):
     """Asks a causal language model about each pair, in both orders.
 
     Args:
@@ -54,25 +54,19 @@ class LanguageModel(StartedJudge):
         self._part = part
         self._longest = position_limit(model)
         self._letters = _letters(tokenizer)
-        self._places: Places | None = None
 
-    def verdicts(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """Return a verdict for each pair; equal texts are ties, and are not shown."""
-        asked = [place for place, pair in enumerate(pairs) if not pair.is_same_text]
-        texts = [
-            judge_question(pairs[place].policy.conversation, *answers, criteria=self._judge.criteria)
-            for place in asked
-            for answers in pairs[place].in_both_orders
-        ]
-        shown = self._choices(texts)
-        both = list(zip(shown[::2], shown[1::2], strict=True))
-        self._places = places_of(both)
-        found = [Verdict(0.5)] * len(pairs)
-        for place, (policy_first, reference_first) in zip(asked, both, strict=True):
-            found[place] = verdict_of(policy_first, reference_first)
-        return found
+    def choices(self, pairs: Sequence[tuple[int, Pair]]) -> list[tuple[Chosen, Chosen]]:
+        """Return what the model chooses of each pair in both orders."""
+        found = self._choices(
+            [
+                judge_question(pair.policy.conversation, *answers, criteria=self._judge.criteria)
+                for _, pair in pairs
+                for answers in pair.in_both_orders
+            ]
+        )
+        return list(zip(found[::2], found[1::2], strict=True))
 
-    def _choices(self, texts: Sequence[str]) -> list[Shown]:
+    def _choices(self, texts: Sequence[str]) -> list[Chosen]:
         """Return what the model chooses for each question."""
         questions = [[{"role": "user", "content": text}] for text in texts]
         ids: list[list[int]] = [
@@ -81,7 +75,7 @@ class LanguageModel(StartedJudge):
             ]
             for turns in questions
         ]
-        found = [Shown(None, f"the question is longer than its {self._longest} positions")] * len(ids)
+        found = [Chosen(None, f"the question is longer than its {self._longest} positions")] * len(ids)
         short = [place for place, tokens in enumerate(ids) if len(tokens) <= self._longest]
         for batch in length_batches([len(ids[place]) for place in short], max_items=self._batch_size):
             places = [short[at] for at in batch]
@@ -111,10 +105,6 @@ class LanguageModel(StartedJudge):
         """Return what it had to do with the training."""
         return self._part
 
-    def places(self) -> Places | None:
-        """Return how much the order decided."""
-        return self._places
-
 
 def _letters(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Return the ids of the tokens that are the letter A, and B, with and without a space before."""
@@ -127,13 +117,13 @@ def _letters(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     return found[0], found[1]
 
 
-def _choice(first: float, second: float) -> Shown:
+def _choice(first: float, second: float) -> Chosen:
     both = first + second
     if both < _LEAST_ON_LETTERS:
-        return Shown(None, "it would write something else than A or B")
+        return Chosen(None, "it would write something else than A or B")
     if abs(first - second) <= _TIE * both:
-        return Shown("tie")
-    return Shown("first" if first > second else "second")
+        return Chosen("tie")
+    return Chosen("first" if first > second else "second")
 
 
 def start(context: StageContext, config: EvaluatePolicyConfig, judge: LanguageModelJudge) -> StartedJudge:

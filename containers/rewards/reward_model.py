@@ -22,7 +22,8 @@ from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import load_reward_model, load_tokenizer, position_limit, reward_model_folder
 from containers.rewards.base import Answered, Reward, Rewarding, SeveralRewards, Value
-from containers.rollouts.prompts import PolicyPrompts, check_lengths, note_reward_model_template
+from containers.rollouts.prompt_templates import note_reward_model_template
+from containers.rollouts.prompts import PolicyPrompts, check_lengths
 from containers.scoring.scorer import RewardScorer, score_head_sha256
 
 _REWARD_MODEL_USED_FILE = "reward_model_used.json"

@@ -16,7 +16,8 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, DivergedError
 from containers.models.loading import load_causal_model, load_tokenizer, num_embedding_rows, position_limit
 from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
-from containers.rollouts.prompts import PolicyPrompt, check_lengths, opening_of, read_evaluation_prompts, seeded_subset
+from containers.rollouts.prompt_templates import opening_of
+from containers.rollouts.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
 from containers.rollouts.sampled import Sampled, write_sampled
 
 _PROGRESS_INTERVAL_S = 1.0

@@ -106,7 +106,9 @@ class Endpoint:
                     raise EndpointError(problem) from error
             except TimeoutError:
                 problem = f"it did not answer within {self.judge.timeout_s:g} s"
-            except (OSError, ValueError) as error:
+            except ValueError:
+                problem = "its reply is no JSON"
+            except OSError as error:
                 reason = getattr(error, "reason", error)
                 problem = f"it does not answer ({type(reason).__name__})"
             if left:

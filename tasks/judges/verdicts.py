@@ -17,6 +17,7 @@ from containers.contracts.names import JUDGE_INPUT, SAMPLED_FILE, VERDICTS_FILE
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.judges.endpoint import Endpoint, EndpointDownError, EndpointError, judge_key
 from tasks.sources.errors import SourceNotFoundError, UnusableSourceError
+from tasks.store.lock import sole_worker
 
 # Below the store of the runs.
 VERDICTS_FOLDER = "verdicts"
@@ -51,7 +52,14 @@ def collected(
         UnusableSourceError: the judge is down, or refuses the key, or the key is missing; what it wrote is kept.
     """
     file = folder / _key(judge, completions) / VERDICTS_FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
+    with sole_worker(file.parent, holder=f"judge {judge.name}", say=say, should_stop=lambda: False):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _complete(judge, completions, file, say=say)
+        return _input(judge, file)
+
+
+def _complete(judge: EndpointJudge, completions: ArtifactRef, file: Path, *, say: Callable[[str], None]) -> None:
+    """Ask what is not answered yet, and bring the file in order."""
     _in_order(file)  # without a line that a break cut off
     known = {_identity(line) for line in _lines(file)}
     asked = [row for row in _questions(judge, Path(completions.path) / SAMPLED_FILE) if _identity(row) not in known]
@@ -66,7 +74,6 @@ def collected(
                 "command again.",
             ) from error
     _in_order(file)
-    return _input(judge, file)
 
 
 def _input(judge: EndpointJudge, file: Path) -> StageInput:

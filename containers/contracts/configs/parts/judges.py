@@ -5,26 +5,13 @@ completions the one with the higher value is better.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from containers.contracts.base import BatchSize, Frozen, Name, Seconds, Tokens
+from containers.contracts.base import BatchSize, Seconds, Tokens
 from containers.contracts.configs.filter_dataset import ReferenceRewardModel
-from containers.contracts.configs.parts.rewards import (
-    ExactTerm,
-    FormatTerm,
-    JsonSchemaTerm,
-    KeywordsTerm,
-    LanguageTerm,
-    LengthTerm,
-    MathTerm,
-    PythonTerm,
-    RegexTerm,
-    RepetitionTerm,
-    RewardTerm,
-    Term,
-)
+from containers.contracts.configs.parts.rewards import NamedByType, OwnTerm, RewardTerm, Term
 
 Criteria = Annotated[str, Field(min_length=1, max_length=4000)]
 _CRITERIA: str = Field(
@@ -35,11 +22,10 @@ _CRITERIA: str = Field(
 _OF_TRAINING = ("weight", "clip", "only_if", "normalise")
 
 
-class OtherRewardModel(ReferenceRewardModel):
+class OtherRewardModel(NamedByType, ReferenceRewardModel):
     """A reward model that was trained elsewhere, on other data, by its scores."""
 
     type: Literal["other_reward_model"] = "other_reward_model"
-    name: Name = Field("", description="Names it in the figures; left out: its type")
     certificate: str | None = Field(
         None,
         min_length=1,
@@ -47,43 +33,21 @@ class OtherRewardModel(ReferenceRewardModel):
         "null: none, and the report says so",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _named_by_its_type(cls, tree: Any) -> Any:
-        return {**tree, "name": "other_reward_model"} if isinstance(tree, dict) and not tree.get("name") else tree
 
-    @property
-    def needs_answer(self) -> bool:
-        """Whether each prompt must have a reference answer."""
-        return False
-
-
-class LanguageModelJudge(ReferenceRewardModel):
+class LanguageModelJudge(NamedByType, ReferenceRewardModel):
     """A language model of this machine, on the hub or in a local folder, which sees each pair in both orders."""
 
     type: Literal["language_model"] = "language_model"
-    name: Name = Field("", description="Names it in the figures; left out: its type")
     criteria: Criteria = _CRITERIA
 
-    @model_validator(mode="before")
-    @classmethod
-    def _named_by_its_type(cls, tree: Any) -> Any:
-        return {**tree, "name": "language_model"} if isinstance(tree, dict) and not tree.get("name") else tree
 
-    @property
-    def needs_answer(self) -> bool:
-        """Whether each prompt must have a reference answer."""
-        return False
-
-
-class EndpointJudge(Frozen):
+class EndpointJudge(NamedByType):
     """A language model behind an OpenAI-compatible address of your own, which sees each pair in both orders.
 
     What policy and reference wrote is sent there.
     """
 
     type: Literal["endpoint"] = "endpoint"
-    name: Name = Field("", description="Names it in the figures; left out: its type")
     url: Annotated[str, Field(pattern=r"^https?://[^\s@?#]+$")] = Field(
         description="The address before `/chat/completions`, as `http://127.0.0.1:8000/v1`; without login"
     )
@@ -100,41 +64,16 @@ class EndpointJudge(Frozen):
     timeout_s: Seconds = Field(60.0, description="Seconds for an answer; then it is tried again, three times")
     parallel: Annotated[BatchSize, Field(ge=1, le=256)] = Field(8, description="Questions at a time")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _named_by_its_type(cls, tree: Any) -> Any:
-        return {**tree, "name": "endpoint"} if isinstance(tree, dict) and not tree.get("name") else tree
-
-    @property
-    def needs_answer(self) -> bool:
-        """Whether each prompt must have a reference answer."""
-        return False
-
 
 # Judges that are models from elsewhere.
 JudgingModel: TypeAlias = OtherRewardModel | LanguageModelJudge
 
-Judge: TypeAlias = Annotated[
-    OtherRewardModel
-    | LanguageModelJudge
-    | EndpointJudge
-    | MathTerm
-    | ExactTerm
-    | RegexTerm
-    | FormatTerm
-    | JsonSchemaTerm
-    | LengthTerm
-    | KeywordsTerm
-    | RepetitionTerm
-    | LanguageTerm
-    | PythonTerm,
-    Field(discriminator="type"),
-]
+Judge: TypeAlias = Annotated[JudgingModel | EndpointJudge | OwnTerm, Field(discriminator="type")]
 
 
 def same_judge(judge: Judge, reward: RewardTerm) -> bool:
     """Whether the judge looks at the very thing that the reward looks at."""
-    left_out = {"name", "file", "right_completion", "kind", *_OF_TRAINING}
+    left_out = {"name", "file", "right_completion", "needs_answers", "kind", "cpu_s", *_OF_TRAINING}
     return judge.type == reward.type and judge.model_dump(exclude=left_out) == reward.model_dump(exclude=left_out)
 
 

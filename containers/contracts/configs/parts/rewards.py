@@ -33,16 +33,10 @@ FromZero = Annotated[Tokens, Field(ge=0)]
 Words = tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...]
 
 
-class Term(Frozen):
-    """What every reward has."""
+class NamedByType(Frozen):
+    """What every reward and every judge has; without a name of its own it has that of its type."""
 
-    name: Name = Field("", description="Names its curve, and the term in `only_if`; left out: its type")
-    weight: Difference = Field(1.0, description="Its value is multiplied by this; below 0, only of shaping: a penalty")
-    clip: Positive | None = Field(None, description="Values beyond ± this count as this; null: all count as they are")
-    only_if: Name | None = Field(None, description="Name of an outcome; this term is 0 where that one is not right")
-    normalise: Literal["off", "running"] = Field(
-        "off", description="running: less the mean of all values so far, divided by their standard deviation"
-    )
+    name: Name = Field("", description="Names its figures, and an outcome in `only_if`; left out: its type")
 
     @model_validator(mode="before")
     @classmethod
@@ -52,14 +46,25 @@ class Term(Frozen):
         return tree
 
     @property
-    def is_outcome(self) -> bool:
-        """Whether it says right or wrong."""
-        return getattr(self, "kind", "shaping") == "outcome"
-
-    @property
     def needs_answer(self) -> bool:
         """Whether each prompt must have a reference answer."""
         return False
+
+
+class Term(NamedByType):
+    """What every reward has."""
+
+    weight: Difference = Field(1.0, description="Its value is multiplied by this; below 0, only of shaping: a penalty")
+    clip: Positive | None = Field(None, description="Values beyond ± this count as this; null: all count as they are")
+    only_if: Name | None = Field(None, description="Name of an outcome; this term is 0 where that one is not right")
+    normalise: Literal["off", "running"] = Field(
+        "off", description="running: less the mean of all values so far, divided by their standard deviation"
+    )
+
+    @property
+    def is_outcome(self) -> bool:
+        """Whether it says right or wrong."""
+        return getattr(self, "kind", "shaping") == "outcome"
 
     @property
     def answer_form(self) -> str:
@@ -228,9 +233,9 @@ class PythonTerm(Term):
         return self.right_completion
 
 
-RewardTerm: TypeAlias = Annotated[
-    RewardModelTerm
-    | MathTerm
+# Every reward that needs no reward model of the run.
+OwnTerm: TypeAlias = (
+    MathTerm
     | ExactTerm
     | RegexTerm
     | FormatTerm
@@ -239,9 +244,9 @@ RewardTerm: TypeAlias = Annotated[
     | KeywordsTerm
     | RepetitionTerm
     | LanguageTerm
-    | PythonTerm,
-    Field(discriminator="type"),
-]
+    | PythonTerm
+)
+RewardTerm: TypeAlias = Annotated[RewardModelTerm | OwnTerm, Field(discriminator="type")]
 REWARD_MODEL_ALONE: tuple[RewardTerm, ...] = (RewardModelTerm(),)
 
 

@@ -130,6 +130,15 @@ def test_pairs_that_it_cannot_tell_are_counted_and_too_many_make_it_no_judge() -
     assert none.win_rate is None and not none.counts
 
 
+def test_an_outcome_of_other_values_than_right_and_wrong_is_no_share() -> None:
+    rule = PythonTerm(name="rule", file="rule.py", kind="outcome")
+    pairs = [Pair(answered("a"), answered("b"))] * 3
+    verdicts = [Verdict(1.0, values=(2.5, 0.0))] * 3
+    (found,) = all_figures([Judgement(rule, verdicts, "shown", "")], pairs, ["0", "1", "2"], confidence=0.95)
+    assert found.policy is not None
+    assert (found.is_outcome, found.pass_at, found.policy.unit, found.policy.value) == (False, (), "score", 2.5)
+
+
 def test_settings_of_training_and_equal_names_are_mistakes_of_judges() -> None:
     judges = (ExactTerm(weight=2.0), RegexTerm(pattern="e", name="exact", only_if="exact"), OtherRewardModel(name="x"))
     found = dict(judge_contradictions(judges))

@@ -13,7 +13,7 @@ from containers.contracts.records import PolicyEvaluation
 from containers.judges import language_model as module
 from containers.judges.base import Pair
 from containers.judges.language_model import LanguageModel
-from containers.judges.orders import Shown, places_of, verdict_of
+from containers.judges.orders import Chosen, places_of, verdict_of
 from containers.models.loading import load_causal_model
 from containers.rewards.base import Answered
 from containers.rollouts.generate import Completion
@@ -22,7 +22,7 @@ from tests.unit.factories.tiny_policy import evaluated_policy, save_causal_model
 
 pytestmark = pytest.mark.stages
 
-FIRST, SECOND, TIE, UNREAD = Shown("first"), Shown("second"), Shown("tie"), Shown(None, "it is broken")
+FIRST, SECOND, TIE, UNREAD = Chosen("first"), Chosen("second"), Chosen("tie"), Chosen(None, "it is broken")
 JUDGE = LanguageModelJudge(path="judge")
 
 
@@ -48,7 +48,7 @@ def pairs(count: int) -> list[Pair]:
     ],
 )
 def test_an_answer_is_better_only_if_it_is_chosen_in_both_orders(
-    policy_first: Shown, reference_first: Shown, points: float | None
+    policy_first: Chosen, reference_first: Chosen, points: float | None
 ) -> None:
     found = verdict_of(policy_first, reference_first)
     assert (found.points, bool(found.reason)) == (points, points is None)
@@ -57,7 +57,7 @@ def test_an_answer_is_better_only_if_it_is_chosen_in_both_orders(
 def test_a_judge_of_places_is_known_by_its_choices() -> None:
     always_first = places_of([(FIRST, FIRST)] * 10)
     assert (always_first.first_share, always_first.agreement) == (1.0, 0.0)
-    assert "chose the first answer in 100% of its choices" in always_first.problem
+    assert "chose the first answer in 100 % of its choices" in always_first.problem
     assert "second answer" in places_of([(SECOND, SECOND)] * 10).problem
     fair = places_of([(FIRST, SECOND), (SECOND, FIRST)] * 5)
     assert (fair.first_share, fair.agreement, fair.problem) == (0.5, 1.0, "")

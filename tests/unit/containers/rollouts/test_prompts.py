@@ -8,10 +8,10 @@ from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
 from containers.models.chat_template import knows_thinking
+from containers.rollouts.prompt_templates import opening_of
 from containers.rollouts.prompts import (
     PolicyPrompt,
     PromptOrder,
-    opening_of,
     read_evaluation_prompts,
     read_training_prompts,
     seeded_subset,

@@ -171,7 +171,7 @@ def test_a_reply_that_is_no_answer_is_kept_as_that_and_ends_nothing(
 ) -> None:
     served.answer = lambda question: (status, text) if "good 0" in question else prefers_good(question)
     if text == "nonsense":  # it may be a proxy that answers while the judge is down
-        with pytest.raises(UnusableSourceError, match="does not answer"):
+        with pytest.raises(UnusableSourceError, match="its reply is no JSON, 4 times"):
             collected(judge(served), completions, tmp_path, say=lambda _: None)
         return
     found = collected(judge(served), completions, tmp_path, say=lambda _: None)
