@@ -14,41 +14,56 @@ def independent_judges(evaluation: PolicyEvaluation) -> tuple[JudgeFigures, ...]
 
 
 def judge_blocks(judges: Sequence[JudgeFigures]) -> tuple[Block, ...]:
-    """Return a row for each judge, and notes on those whose word does not count."""
+    """Return who judged, a row for each judge, and notes on those whose word does not count."""
     if not judges:
         return ()
-    trained = (judge for judge in judges if judge.part_in_training)
     notes = [
-        *(f"{judge.name} is no independent judge: {judge.part_in_training}." for judge in trained),
         *(f"{judge.name} is no judge here: {judge.problem}." for judge in judges if judge.problem),
         *(_order(judge) for judge in judges if judge.first_share is not None),
         *(_untold(judge) for judge in judges if judge.untold and not judge.problem),
     ]
-    return (_table(judges), *(Note(text, "caveat") for text in notes), *_pass_table(judges))
+    return (
+        *(_who(judge) for judge in judges),
+        _table(judges),
+        *_value_table(judges),
+        *_pass_table(judges),
+        *(Note(text, "caveat") for text in notes),
+    )
+
+
+def _who(judge: JudgeFigures) -> Note:
+    if judge.part_in_training:
+        return Note(f"{judge.name}: {judge.shown}. It is no independent judge: {judge.part_in_training}.", "caveat")
+    return Note(f"{judge.name}: {judge.shown}. It took no part in training.", "quiet")
 
 
 def _table(judges: Sequence[JudgeFigures]) -> Table:
     several = sum(judge.p_value is not None for judge in judges) > 1
-    columns = ("Judge", "Win rate of the policy", "At equal lengths", "Won, tied, lost", "p", "Policy", "Reference")
-    return Table(heads(*columns, numbers=6), tuple(_row(judge, several=several) for judge in judges))
+    columns = ("Judge", "Win rate of the policy", "At equal lengths", "Won, tied, lost", "p")
+    return Table(heads(*columns, numbers=4), tuple(_row(judge, several=several) for judge in judges))
 
 
 def _row(judge: JudgeFigures, *, several: bool) -> tuple[Value, ...]:
-    part = "took part in training" if judge.part_in_training else "took no part in training"
-    p_value = "–" if judge.p_value is None else number(judge.p_value)
-    if several and judge.p_adjusted is not None and judge.p_value is not None:
-        return (*_start(judge, part), Text(p_value, sub=f"{number(judge.p_adjusted)} for all judges"), *_values(judge))
-    return (*_start(judge, part), p_value, *_values(judge))
-
-
-def _start(judge: JudgeFigures, part: str) -> tuple[Value, ...]:
     at_equal = "–" if judge.length_controlled is None else percent(judge.length_controlled.value)
     counts = f"{judge.num_wins:,}, {judge.num_ties:,}, {judge.num_losses:,}"
-    return (Text(judge.name, sub=f"{judge.shown}; {part}"), _with_interval(judge.win_rate), at_equal, counts)
+    p_value: Value = "–" if judge.p_value is None else number(judge.p_value)
+    if several and judge.p_value is not None and judge.p_adjusted is not None:
+        p_value = Text(number(judge.p_value), sub=f"{number(judge.p_adjusted)} for all judges")
+    return judge.name, _with_interval(judge.win_rate), at_equal, counts, p_value
 
 
-def _values(judge: JudgeFigures) -> tuple[Value, ...]:
-    return _with_interval(judge.policy), _with_interval(judge.reference)
+def _value_table(judges: Sequence[JudgeFigures]) -> tuple[Table, ...]:
+    rows = tuple(
+        (
+            Text(judge.name, sub="right completions" if judge.is_outcome else "mean value"),
+            _with_interval(judge.policy),
+            _with_interval(judge.reference),
+            _with_interval(judge.difference),
+        )
+        for judge in judges
+        if judge.policy is not None
+    )
+    return (Table(heads("By judge", "Policy", "Reference", "Difference", numbers=3), rows),) if rows else ()
 
 
 def _with_interval(metric: Metric | None) -> Value:

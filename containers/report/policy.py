@@ -106,7 +106,7 @@ def _with_interval(metric: Metric) -> Value:
 def _differences(evaluation: PolicyEvaluation) -> Table:
     figures = (
         (Text("Reward gain", term="reward gain"), evaluation.reward_difference),
-        (Text("Win rate", term="win rate"), evaluation.win_rate),
+        (Text("Win rate by the rewards", term="win rate"), evaluation.win_rate),
         (Text("KL", term="KL"), evaluation.kl),
         (Text("Identical completions", term="identical completions"), evaluation.identical_completions),
     )

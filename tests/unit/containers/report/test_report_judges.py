@@ -73,8 +73,8 @@ def test_the_first_figures_are_those_of_independent_judges(made: MadeRun) -> Non
 
 def test_the_page_says_who_judged_and_what_each_had_to_do_with_the_training(made: MadeRun) -> None:
     text = page(with_judges(made, GOLD, TRAINED, UNSURE))
-    assert "the function `score`; took no part in training" in text
-    assert "same is no independent judge: it is the reward model that the policy was trained to please." in text
+    assert "gold: the function `score`. It took no part in training." in text
+    assert "It is no independent judge: it is the reward model that the policy was trained to please." in text
     assert "unsure could not tell about 3 of 40 pairs (3: no reference answer)." in text
     assert "24, 8, 8" in text and "for all judges" in text
     assert "gold, 2 completions" in text and "81.0 %" in text and "45.0 %" in text
