@@ -14,7 +14,9 @@ from containers.report.inputs import ReportInputs
 from containers.report.judges import independent_judges
 from containers.report.stages import absence, ends_early_as_asked, is_part
 
-_BY_ITS_REWARDS = "Only rewards have, which trained it or learnt the same. Name a judge in evaluate_policy.judges."
+_BY_ITS_REWARDS = (
+    "Only what trained it, or learnt from the same data, has judged it. Name a judge in evaluate_policy.judges."
+)
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "plain", "good")
 
 

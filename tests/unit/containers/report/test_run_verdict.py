@@ -41,7 +41,7 @@ def test_both_gates_passed(made: MadeRun) -> None:
     found = banner(made)
     assert (found.tone, found.headline) == ("plain", "No independent judge has judged the policy.")
     assert [text[:40] for text in found.details] == [
-        "Only rewards have, which trained it or l",
+        "Only what trained it, or learnt from the",
         "All gates passed.",
         "The reward model passed its gate. Accura",
         "The policy passed its gate. Reward gain ",
