@@ -84,6 +84,8 @@ proofs: setup  ## The long proofs: faults one by one and at random moments, all 
 	$(MAKE) faults
 	$(MAKE) test-slow
 	$(BIN)/python -m benchmarks.truth --write
+	$(BIN)/python -m benchmarks.truth.evidence --write
+	$(BIN)/python -m benchmarks.planted --write
 	$(BIN)/python -m benchmarks.learning --write
 	$(BIN)/python -m benchmarks.resume --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --demo --write

@@ -3,9 +3,8 @@
 import math
 from pathlib import Path
 
-from containers.contracts.collectives import COLLECTIVES_FILE, Collectives
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
-from containers.contracts.hardware import GIB, GpuProfile
+from containers.contracts.hardware import COLLECTIVES_FILE, GIB, Collectives, GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.outcome import StageFailure
 from containers.contracts.schedule import plan_batch

@@ -72,6 +72,8 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         self._num_logged_completions = num_logged_completions
         self._batch: StepBatch | None = None
         self._figures: dict[str, list[float]] = defaultdict(list)
+        # The curves' values at the newest step.
+        self.step_figures: dict[str, float] = {}
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Make completions, unless those of the last step are used again, and compute the gradients of one update.
@@ -81,6 +83,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
             StageError: no prompt tells the policy anything, in many rounds or steps.
         """
         started_at_s = time.perf_counter()
+        self.step_figures = {}
         try:
             if self._batch is None or self.state.global_step % self._updates_per_batch == 0:
                 self._batch, figures = self.rollouts.next_batch(self.accelerator.unwrap_model(model))
@@ -129,6 +132,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
     def _note(self, figures: dict[str, float]) -> None:
         for name, value in figures.items():
             self._figures[name].append(value)
+        self.step_figures |= figures
 
     def _note_sums(self, sums: dict[str, float], *, num_completions: int) -> None:
         """Note the means over all ranks' tokens, and the KL per completion."""

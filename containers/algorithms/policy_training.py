@@ -16,11 +16,21 @@ from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers, cur
 from containers.contracts.configs.parts.policy_algorithms import contradictions
 from containers.contracts.configs.parts.rewards import reward_contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.names import COMPLETION_LOG_FILE, COMPLETIONS_FILE
+from containers.contracts.names import COMPLETION_LOG_FILE, COMPLETIONS_FILE, EVIDENCE_FILE
 from containers.contracts.outcome import Metric
 from containers.contracts.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.distributed.ranks import is_first_rank, own_rank
+from containers.evidence.callback import EvidenceCallback
+from containers.evidence.looks import NamedJudge
+from containers.evidence.start import (
+    close_judges,
+    evidence_callback,
+    hold_out,
+    log_ratios_to,
+    start_judges,
+    writer,
+)
 from containers.harness.errors import BadConfigError
 from containers.models.loading import (
     apply_lora,
@@ -52,6 +62,8 @@ class PolicyTraining(Training[TrainPolicyConfig]):
     log: CompletionLog | None = None
     rewards: tuple[StartedTerm, ...] = ()
     rollouts: Rollouts | None = None
+    judges: tuple[NamedJudge, ...] = ()
+    evidence: EvidenceCallback | None = None
 
     @property
     def algorithm(self) -> str:
@@ -80,6 +92,8 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         note_policy_template(context, self.tokenizer, prompts.prompts, thinks=config.enable_thinking)
         for one in self.rewards:
             prompts = one.reward.scorable(context, prompts)
+        prompts, self.held_out = hold_out(context, config, prompts)
+        self.judges = start_judges(context, config, self.held_out)
         self.prompts = prompts
         self.opening = opening_of(self.tokenizer, thinks=config.enable_thinking)
         try_rewards(context, config, self.rewards, prompts.prompts, opening=self.opening)
@@ -125,6 +139,8 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             evaluates=False,
         )
         rollouts = self._rollouts(checkpoint)
+        self.evidence = self._evidence(reference)
+        looks = () if self.evidence is None else (self.evidence,)
         trainer = PolicyTrainer(
             rollouts=rollouts,
             make_step=partial(self._step, reference=reference),
@@ -140,10 +156,14 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             ),
             train_dataset=StepNumbers(self.schedule.num_steps, num_ranks=batch.num_processes),
             processing_class=self.tokenizer,
-            callbacks=self.callbacks(
-                checkpoint, exact_every=config.num_iterations, with_state=[RolloutsCallback(rollouts)]
-            ),
+            callbacks=[
+                *looks,
+                *self.callbacks(checkpoint, exact_every=config.num_iterations, with_state=[RolloutsCallback(rollouts)]),
+            ],
         )
+        if self.evidence is not None:
+            self.evidence.trainer = trainer
+            self.evidence.restore(checkpoint)
         set_seed(context.spec.seed, device_specific=True)
         return trainer
 
@@ -170,6 +190,34 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         restore_rollouts(rollouts, checkpoint)
         return rollouts
 
+    def _evidence(self, reference: PreTrainedModel | None) -> EvidenceCallback | None:
+        batch, config = self.context.spec.batch, self.config
+        rows = batch.per_device_batch_size
+        return evidence_callback(
+            self.context,
+            config,
+            self.judges,
+            self.held_out,
+            rewards=self.rewards,
+            write=writer(self.tokenizer, config, self.writing, rows_at_a_time=rows * batch.gradient_accumulation_steps),
+            log_ratios=log_ratios_to(reference, config, pad_id=int(self.tokenizer.pad_token_id), batch_size=rows),
+            opening=self.opening,
+            schedule=self.schedule,
+            untrained=self.untrained_model,
+        )
+
+    @property
+    def last_step(self) -> int:
+        """The planned last step, or the one at which the evidence ended training."""
+        ended_at = None if self.evidence is None else self.evidence.progress.ended_at
+        return self.schedule.num_steps if ended_at is None else ended_at
+
+    def publish(self, trainer: PolicyTrainer) -> None:
+        """Load the trusted step, if another one than the last is trusted."""
+        if self.evidence is not None:
+            self.published_step = self.evidence.publish()
+            self.ended_because = self.evidence.progress.ended_because
+
     def _step(self, accelerator: Any, *, reference: PreTrainedModel | None) -> PolicyStep:
         text_config = self.model.config.get_text_config()
         return PolicyStep(
@@ -193,14 +241,19 @@ class PolicyTraining(Training[TrainPolicyConfig]):
                 self.context.recorder.note(
                     f"{self.log.num_unreadable} unreadable lines were left out of {COMPLETIONS_FILE}."
                 )
+        if self.evidence is not None:
+            text = self.evidence.record().model_dump_json(indent=2)
+            (self.context.output / EVIDENCE_FILE).write_text(text, encoding="utf-8")
         save_causal_model(self.context, trainer.accelerator.unwrap_model(trainer.model), self.tokenizer)
 
     def metrics(self, trainer: PolicyTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
-        """Return reward at start and end, and KL and lengths at the end."""
-        return curve_metrics(trainer.state.log_history, num_steps=self.schedule.num_steps)
+        """Return reward at start and end, KL and lengths at the end, and which step is published."""
+        figures = curve_metrics(trainer.state.log_history, num_steps=self.last_step)
+        return figures if self.evidence is None else (*figures, *self.evidence.metrics())
 
     def close(self) -> None:
-        """Close the rollout engine and the rewards."""
+        """Close the rollout engine, the judges and the rewards."""
+        close_judges(self.judges)
         if self.rollouts is not None:
             self.rollouts.close()
         close_rewards(self.rewards)

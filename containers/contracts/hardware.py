@@ -1,4 +1,4 @@
-"""Hardware that a stage shall have (GPU profile), and what it really has (measured contract)."""
+"""Hardware that a stage shall have (GPU profile), and what it really has: measured contract, and links of its ranks."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -12,6 +12,10 @@ from containers.contracts.variables import TCP_WITHIN_ONE_BOX, extra_variable_mi
 GIB = 1024**3
 UNLIMITED = -1
 _MAX_HOST_MEMORY_GIB = 65_536
+# Inside a stage's work folder.
+COLLECTIVES_FILE = "collectives.json"
+# Files that torch writes there for each rank after a collective time-out (TORCH_NCCL_DEBUG_INFO_TEMP_FILE).
+FLIGHT_RECORDS = "nccl_trace_rank_*"
 
 
 class NcclSettings(Frozen):
@@ -247,3 +251,25 @@ class MeasuredContract(Frozen):
     def drifted(self) -> tuple[ContractFinding, ...]:
         """The findings that must stop the stage."""
         return tuple(finding for finding in self.findings if finding.verdict == "drift")
+
+
+class AllReduce(Frozen):
+    """All-reduces of one size."""
+
+    size_bytes: int = Field(ge=1)
+    median_s: float = Field(ge=0)
+    bus_bytes_per_s: float = Field(
+        ge=0, description="2 (n - 1) / n × size / time: what each of n ranks sends and receives in a ring"
+    )
+
+
+class Collectives(Frozen):
+    """`collectives.json`: transports between the ranks, their speed, and their use of /dev/shm."""
+
+    backend: Literal["gloo", "nccl"]
+    num_processes: int = Field(ge=2)
+    transports: tuple[str, ...] = Field((), description="As NCCL names them: `P2P/CUMEM`, `SHM/direct`, `NET/Socket`")
+    sizes: tuple[AllReduce, ...]
+    shm_total_bytes: int = Field(ge=0, description="Size of /dev/shm")
+    shm_used_bytes: int = Field(ge=0, description="Its peak use during the measurement, beyond the use before")
+    duration_s: float = Field(ge=0)

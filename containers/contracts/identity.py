@@ -109,12 +109,17 @@ def _what_matters(config: StageConfig) -> StageConfig:
         method = config.method.model_dump()
         beta = method.pop("beta")
         rewards = tuple(map(_without_places, config.rewards))
+        evidence = config.evidence
+        if evidence is not None:  # without a judge, these say nothing
+            judges = tuple(map(_without_places, evidence.judges))
+            evidence = evidence.model_copy(update={"judge": None, "judges": judges})
         return config.model_copy(
             update={
                 "evaluation_prompt_length": None,
                 "parts": AlgorithmParts(**method),
                 "beta": beta,
                 "rewards": rewards,
+                "evidence": evidence,
             }
         )
     if isinstance(config, EvaluatePolicyConfig):

@@ -90,6 +90,8 @@ CERTIFICATE_PAGE_FILE = "certificate.html"
 TRAINING_INFO_FILE = "training_info.json"
 TRAINER_STATE_FILE = "trainer_state.json"
 CURVES_FILE = "curves.jsonl"
+# Whether the policy still got better while it trained; a checkpoint has its own file of that name, with the state.
+EVIDENCE_FILE = "evidence.json"
 # Files that describe how a result was made, with times, or draw it; no later stage computes with them.
 DESCRIBING_FILES = (
     FUNNEL_FILE,
@@ -102,6 +104,7 @@ DESCRIBING_FILES = (
     TRAINING_INFO_FILE,
     TRAINER_STATE_FILE,
     CURVES_FILE,
+    EVIDENCE_FILE,
 )
 CERTIFICATE_FILE = "certificate.json"
 # Log-probabilities of the pairs under the model from which train_dpo starts.

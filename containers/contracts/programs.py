@@ -13,7 +13,7 @@ import json
 import platform
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -24,7 +24,9 @@ from pydantic import Field
 from containers.contracts.base import Frozen
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.parts.judges import Judge
 from containers.contracts.configs.parts.policy_algorithms import OBJECTIVES
+from containers.contracts.configs.parts.rewards import RewardTerm
 from containers.contracts.configs.parts.row_filters import RowFilters
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -201,19 +203,23 @@ def members_of(config: StageConfig) -> tuple[str, ...]:
     elif isinstance(config, RowFilters):
         named = tuple(suite.benchmark for suite in config.suites if config.contamination != "off")
     elif isinstance(config, TrainPolicyConfig):
+        judges = () if config.evidence is None else config.evidence.judges
         return (
             OBJECTIVES.module_of(config.method.objective),
-            *dict.fromkeys(REWARDS.module_of(term.type) for term in config.rewards),
+            *_rewards_and_judges(config.rewards, judges),
             ROLLOUT_ENGINES.module_of(config.rollout_engine),
         )
     elif isinstance(config, EvaluatePolicyConfig):
-        rewards = (REWARDS.module_of(term.type) for term in config.rewards)
-        judges = (JUDGES.module_of(judge.type) for judge in config.judges)
-        by_values = (REWARDS.module_of(judge.type) for judge in config.judges if judge.type in REWARDS)
-        return tuple(dict.fromkeys((*rewards, *judges, *by_values)))
+        return _rewards_and_judges(config.rewards, config.judges)
     else:
         return ()
     return tuple(BENCHMARKS.module_of(name) for name in dict.fromkeys(named) if name in BENCHMARKS)
+
+
+def _rewards_and_judges(rewards: Sequence[RewardTerm], judges: Sequence[Judge]) -> tuple[str, ...]:
+    by_values = (judge.type for judge in judges if judge.type in REWARDS)
+    terms = (REWARDS.module_of(name) for name in (*(term.type for term in rewards), *by_values))
+    return tuple(dict.fromkeys((*terms, *(JUDGES.module_of(judge.type) for judge in judges))))
 
 
 def counted_libraries(imported: Iterable[str]) -> tuple[str, ...]:

@@ -39,6 +39,8 @@ class TrainingInfo(Frozen):
     best_metric_name: str = ""
     best_metric: float | None = None
     resumed_from_step: int | None = None
+    published_step: int | None = Field(None, description="Whose weights these are; null: those of the last step")
+    ended_because: str = Field("", description="Why it ended before its last planned step; empty: it did not")
     duration_s: float = Field(ge=0)
     peak_memory_bytes: int | None = Field(None, ge=0, description="Peak GPU memory; on CPU, peak resident memory")
     device: str = ""

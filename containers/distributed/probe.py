@@ -21,8 +21,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from containers.contracts.collectives import AllReduce, Collectives
-from containers.contracts.hardware import GpuProfile
+from containers.contracts.hardware import AllReduce, Collectives, GpuProfile
 from containers.contracts.outcome import FailureKind
 from containers.harness.errors import StageError
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed
 
-from containers.contracts.collectives import COLLECTIVES_FILE, Collectives
 from containers.contracts.digests import write_atomically
+from containers.contracts.hardware import COLLECTIVES_FILE, Collectives
 from containers.distributed.devices import compute_device
 from containers.distributed.probe import measure_collectives
 from containers.formatting import size

@@ -9,7 +9,7 @@ from containers.contracts.configs.parts.judges import Judge
 from containers.contracts.registries import JUDGES
 from containers.formatting import percent
 from containers.harness.context import StageContext
-from containers.rewards.base import Answered
+from containers.rewards.base import Answered, Rewarding
 
 # A judge that chooses one place in more than this share of its choices judges places.
 _MOST_BIASED = 0.75
@@ -97,8 +97,18 @@ class StartedJudge(ABC):
         """End what this judge started."""
 
 
-def start_judge(context: StageContext, config: EvaluatePolicyConfig, judge: Judge) -> StartedJudge:
-    """Start the judge.
+def rows_at_a_time(context: StageContext, config: Rewarding) -> int:
+    """Return how many rows a judge that is a model may compute at a time."""
+    return config.batch_size if isinstance(config, EvaluatePolicyConfig) else context.spec.batch.per_device_batch_size
+
+
+def trained_by_rewards(config: Rewarding) -> bool:
+    """Return whether the configured rewards trained the policy that is judged."""
+    return config.rewards_trained_it if isinstance(config, EvaluatePolicyConfig) else True
+
+
+def start_judge(context: StageContext, config: Rewarding, judge: Judge) -> StartedJudge:
+    """Start the judge, of a finished policy or of one in training.
 
     Raises:
         MissingPrerequisiteError: an input of the judge is missing.

@@ -5,13 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.parts.judges import EndpointJudge
 from containers.contracts.names import JUDGE_INPUT, VERDICTS_FILE
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.judges.base import Pair, StartedJudge
 from containers.judges.orders import Choice, Chosen, JudgeOfOrders
+from containers.rewards.base import Rewarding
 
 _LETTERS: Mapping[str, Choice] = {"A": "first", "B": "second", "TIE": "tie"}
 _VERDICT = re.compile(r"\b(A|B|TIE)\b")
@@ -52,7 +52,7 @@ def read_choice(text: str) -> Chosen:
     return Chosen(_LETTERS[found[-1]]) if found else Chosen(None, "its answer names neither A nor B")
 
 
-def start(context: StageContext, config: EvaluatePolicyConfig, judge: EndpointJudge) -> StartedJudge:
+def start(context: StageContext, config: Rewarding, judge: EndpointJudge) -> StartedJudge:
     """Read the collected answers.
 
     Raises:

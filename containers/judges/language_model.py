@@ -9,17 +9,17 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.parts.judge_question import judge_question, judge_version
 from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.names import JUDGE_INPUT
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
-from containers.judges.base import Pair, StartedJudge
+from containers.judges.base import Pair, StartedJudge, rows_at_a_time
 from containers.judges.orders import Chosen, JudgeOfOrders
 from containers.models.chat_template import thinking
 from containers.models.loading import load_causal_model, load_tokenizer, position_limit
+from containers.rewards.base import Rewarding
 from containers.scoring.batches import length_batches
 
 # Below this share of probability on the two letters together, the model would write something else.
@@ -126,7 +126,7 @@ def _choice(first: float, second: float) -> Chosen:
     return Chosen("first" if first > second else "second")
 
 
-def start(context: StageContext, config: EvaluatePolicyConfig, judge: LanguageModelJudge) -> StartedJudge:
+def start(context: StageContext, config: Rewarding, judge: LanguageModelJudge) -> StartedJudge:
     """Load the model.
 
     Raises:
@@ -142,7 +142,7 @@ def start(context: StageContext, config: EvaluatePolicyConfig, judge: LanguageMo
         load_tokenizer(folder, origin=item.origin),
         judge,
         origin=item.origin or item.digest,
-        batch_size=config.batch_size,
+        batch_size=rows_at_a_time(context, config),
         part=_part(context, role),
     )
 

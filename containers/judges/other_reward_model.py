@@ -3,21 +3,21 @@
 from pathlib import Path
 
 from containers.contracts.certificate import TEST_SUITE, Certificate
-from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.parts.judges import OtherRewardModel
 from containers.contracts.names import CERTIFICATE_FILE, JUDGE_INPUT
 from containers.formatting import percent, sample_size
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
-from containers.judges.base import StartedJudge
+from containers.judges.base import StartedJudge, rows_at_a_time, trained_by_rewards
 from containers.judges.values import ValueJudge
 from containers.models.loading import reward_model_folder
+from containers.rewards.base import Rewarding
 from containers.rewards.reward_model import ModelReward, load_scorer
 from containers.rollouts.prompts import check_lengths
 from containers.scoring.scorer import score_head_sha256
 
 
-def start(context: StageContext, config: EvaluatePolicyConfig, judge: OtherRewardModel) -> StartedJudge:
+def start(context: StageContext, config: Rewarding, judge: OtherRewardModel) -> StartedJudge:
     """Load the model with its certificate, and see whether it is the one that trained the policy.
 
     Raises:
@@ -25,7 +25,7 @@ def start(context: StageContext, config: EvaluatePolicyConfig, judge: OtherRewar
         BadConfigError: the longest conversation does not fit the model.
     """
     role = f"{JUDGE_INPUT}_{judge.name}"
-    scorer = load_scorer(context, batch_size=config.batch_size, role=role)
+    scorer = load_scorer(context, batch_size=rows_at_a_time(context, config), role=role)
     check_lengths(config, max_positions=scorer.max_length, name=f"judge {judge.name}")
     origin = context.input(role).origin or context.input(role).digest
     certified = "no certificate of it is named"
@@ -51,7 +51,7 @@ def _certified(folder: Path) -> str:
     return f"its certificate: {percent(suite.score.value)} right on {sample_size(suite.score, 'pairs')}"
 
 
-def _part(context: StageContext, config: EvaluatePolicyConfig, role: str) -> str:
+def _part(context: StageContext, config: Rewarding, role: str) -> str:
     """Return whether it is a reward model of the training, by its files or by its score head."""
     head = score_head_sha256(reward_model_folder(context.input_path(role)))
     own = [item for item in context.spec.inputs if item.name.startswith("reward_model")]
@@ -59,7 +59,7 @@ def _part(context: StageContext, config: EvaluatePolicyConfig, role: str) -> str
         is_same_file = item.digest == context.input(role).digest
         if is_same_file or score_head_sha256(reward_model_folder(context.input_path(item.name))) == head:
             how = "" if is_same_file else " by its score head, under another name"
-            if config.rewards_trained_it:
+            if trained_by_rewards(config):
                 return f"it is the reward model that the policy was trained to please{how}"
             return f"it is the run's own reward model{how}, which learnt from the pairs that the policy learnt from"
     return ""

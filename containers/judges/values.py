@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.parts.judges import Judge, same_judge
 from containers.contracts.configs.parts.rewards import PythonTerm
 from containers.contracts.records import SCORE_TOLERANCE
 from containers.contracts.registries import REWARDS
 from containers.harness.context import StageContext
-from containers.judges.base import Pair, StartedJudge, Verdict
-from containers.rewards.base import NoValue, Reward, Value
+from containers.judges.base import Pair, StartedJudge, Verdict, trained_by_rewards
+from containers.rewards.base import NoValue, Reward, Rewarding, Value
 
 _SHOWN = {
     "math": "the reference answers, as numbers and expressions",
@@ -69,13 +68,13 @@ def _verdict(pair: Pair, policy: Value, reference: Value) -> Verdict:
     return Verdict(float(difference > 0), values=values)
 
 
-def start(context: StageContext, config: EvaluatePolicyConfig, judge: Judge) -> StartedJudge:
+def start(context: StageContext, config: Rewarding, judge: Judge) -> StartedJudge:
     """Start the reward of that type as a judge."""
     shown = (
         f"the function {judge.function} of {Path(judge.file).name}"
         if isinstance(judge, PythonTerm)
         else _SHOWN[judge.type]
     )
-    trained = any(same_judge(judge, reward) for reward in config.rewards) and config.rewards_trained_it
+    trained = any(same_judge(judge, reward) for reward in config.rewards) and trained_by_rewards(config)
     part = "it is one of the rewards that the policy was trained on" if trained else ""
     return ValueJudge(REWARDS[judge.type](context, config, judge), shown=shown, part=part)

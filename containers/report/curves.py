@@ -68,7 +68,7 @@ CURVE_PLOTS: Mapping[StageName, tuple[CurvePlot, ...]] = {
         _both("Entropy", "entropy", "nats per token"),
     ),
     StageName.TRAIN_POLICY: (
-        _alone("Reward", "reward", "reward"),
+        CurvePlot("Reward", "reward", (("training", "reward"), ("held-out prompts", "evidence_reward"))),
         _alone("KL to the reference", "kl", "nats per completion"),
         _alone("Completion length", "completion_length", "tokens"),
         _alone("Entropy", "entropy", "nats per token"),

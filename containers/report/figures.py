@@ -71,6 +71,31 @@ def curve_plot(
         return Plot(title, svg(), note=f"First to last: {ends}.{mean} {note}".rstrip())
 
 
+def frontier_plot(title: str, points: Sequence[tuple[float, float, str, bool]], *, salt: str) -> Plot | None:
+    """Reward over the root of the KL, in the order of the steps; None for fewer than two points.
+
+    Gold rewards rise and fall smoothly over that root (Gao et al. 2022, arXiv:2210.10760).
+
+    Args:
+        points: KL in nats, reward, a label, and whether the step was trusted: a filled mark.
+    """
+    if len(points) < 2:
+        return None
+    with axes(2.6, salt=salt) as (ax, svg):
+        places = [(math.sqrt(max(0.0, kl)), reward) for kl, reward, _, _ in points]
+        ax.plot(*zip(*places, strict=True), color=BLUE, linewidth=1, alpha=0.5)
+        for (across, up), (_, _, label, is_trusted) in zip(places, points, strict=True):
+            ax.plot([across], [up], "o", color=BLUE, markerfacecolor=BLUE if is_trusted else "none", markersize=6)
+            ax.annotate(label, (across, up), (5, -10), textcoords="offset points", color=INK_2)
+        ax.set_xlabel("√KL to the start model, √nats")
+        ax.set_ylabel("reward on held-out prompts")
+        ax.xaxis.set_major_formatter(FuncFormatter(tick_number))
+        ax.yaxis.set_major_formatter(FuncFormatter(tick_number))
+        return Plot(
+            title, svg(), note="Each mark is a look, with its step. Filled: trusted; hollow: no gain was shown."
+        )
+
+
 def accuracy_plot(
     title: str,
     groups: Sequence[tuple[str, Metric]],

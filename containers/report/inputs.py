@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from containers.contracts.certificate import Certificate
 from containers.contracts.champions import DECISIONS_INPUT, RunDecision, RunDecisions
+from containers.contracts.evidence import Evidence
 from containers.contracts.funnel import Funnel
 from containers.contracts.hardware import MeasuredContract
 from containers.contracts.manifest import Manifest
@@ -17,6 +18,7 @@ from containers.contracts.names import (
     CERTIFICATE_FILE,
     COMPLETIONS_FILE,
     CURVES_FILE,
+    EVIDENCE_FILE,
     FUNNEL_FILE,
     MANIFEST_FILE,
     POLICY_EVALUATION_FILE,
@@ -57,6 +59,7 @@ class ReportInputs:
     curves: Mapping[StageName, Curves] = field(default_factory=dict)
     manifests: Mapping[StageName, Manifest] = field(default_factory=dict)
     measured: Mapping[str, MeasuredContract] = field(default_factory=dict)
+    evidence: Evidence | None = None
     written: tuple[WrittenStep, ...] = ()
     decisions: tuple[RunDecision, ...] = ()
     problems: tuple[str, ...] = ()
@@ -106,6 +109,7 @@ def load_report_inputs(context: StageContext) -> ReportInputs:
         curves=curves,
         manifests={stage: manifest for stage, manifest in manifests.items() if manifest},
         measured=_measured(pipeline, problems),
+        evidence=None if policy is None else Evidence.read_if_valid(policy / EVIDENCE_FILE),
         written=() if policy is None else read_written(policy / COMPLETIONS_FILE),
         decisions=_decisions(context, problems),
         problems=tuple(problems),

@@ -16,7 +16,7 @@ from containers.report.policy import policy_blocks
 from containers.report.samples import scored_samples
 from containers.report.stages import absence, is_part, nothing, stages_section, stages_table
 from containers.report.suites import choice_note, suites_table
-from containers.report.training import training_blocks
+from containers.report.training import evidence_blocks, training_blocks
 from containers.report.verdict import headline_cards, run_verdict
 from containers.report.written import written_samples
 
@@ -194,8 +194,16 @@ def _policy(inputs: ReportInputs, num_samples: int) -> tuple[Section, ...]:
     )
     blocks = (
         Note(lead, "lead", ("KL", "reference") if by_pairs else ("reward", "KL", "reference")),
+        *_evidence(inputs),
         Section("Training", _training(inputs, stage)),
         *((Section("What it wrote", (written_samples(inputs.written),)),) if inputs.written else ()),
         Section("Against the reference", judged),
     )
     return (Section("Policy", blocks, anchor="policy", short="Policy"),)
+
+
+def _evidence(inputs: ReportInputs) -> tuple[Section, ...]:
+    info = inputs.training.get(StageName.TRAIN_POLICY)
+    if inputs.evidence is None or info is None:
+        return ()
+    return (Section("Evidence while it trained", evidence_blocks(inputs.evidence, info)),)

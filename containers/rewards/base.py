@@ -97,6 +97,8 @@ class SeveralRewards(Reward):
     """Several rewards that give one value together; a policy is judged by each of them too."""
 
     members: Sequence[Reward]
+    # Of the newest `values`: how far the members' rewards of each completion are apart, a standard deviation.
+    spreads: Sequence[float] = ()
 
     @abstractmethod
     def together(self, of_members: Sequence[Sequence[float]]) -> list[float]:

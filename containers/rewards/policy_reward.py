@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.rewards.base import Answered, StartedTerm
+from containers.rewards.base import Answered, SeveralRewards, StartedTerm
 from containers.rewards.combine import CombinedRewards, combined
 from containers.rollouts.generate import Completion
 
@@ -27,11 +27,13 @@ class Scored:
         values: by name of the term, as its curve shows it; NaN where it cannot tell.
         rewards: the same as rewards.
         reasons: why terms cannot tell.
+        disagreement: standard deviation of the rewards of several reward models; None where there is one, or none.
     """
 
     values: Mapping[str, float]
     rewards: Mapping[str, float]
     reasons: tuple[str, ...] = ()
+    disagreement: float | None = None
 
 
 @dataclass
@@ -81,6 +83,7 @@ class PolicyReward:
             DivergedError: a score of the reward model is not finite.
         """
         by_term = {one.term.name: one.scored(answered) for one in self.started}
+        several = [one.reward.spreads for one in self.started if isinstance(one.reward, SeveralRewards)]
         return [
             Scored(
                 values={name: values[place] for name, (values, _, _) in by_term.items()},
@@ -90,6 +93,7 @@ class PolicyReward:
                     for name, (_, _, reasons) in by_term.items()
                     if reasons[place]
                 ),
+                disagreement=several[0][place] if several else None,
             )
             for place in range(len(answered))
         ]

@@ -106,7 +106,9 @@ class SeveralModels(SeveralRewards):
 
     def values(self, answered: Sequence[Answered]) -> list[Value]:
         """Return the combined, normalised score of each completion; errors as of `ModelReward.values`."""
-        return list(self.together([member.rewards(member.scored(answered)) for member in self.members]))
+        of_members = [member.rewards(member.scored(answered)) for member in self.members]
+        self.spreads = torch.tensor(of_members, dtype=torch.float64).std(dim=0).tolist()
+        return list(self.together(of_members))
 
     def together(self, of_members: Sequence[Sequence[float]]) -> list[float]:
         """Return the combined score of each completion; `of_members` is [models][completions], normalised, no unit."""

@@ -42,10 +42,10 @@ class _AlreadyTrainedError(Exception):
 class _Resume(TrainerCallback):  # type: ignore[misc]
     """Checks that training resumes at the checkpoint's step, and restores state that the Trainer loses."""
 
-    def __init__(self, trainer: Any, checkpoint: Path, *, planned_steps: int) -> None:
+    def __init__(self, trainer: Any, checkpoint: Path, *, last_step: int) -> None:
         self._trainer = trainer
         self._checkpoint = checkpoint
-        self._planned_steps = planned_steps
+        self._last_step = last_step
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step = checkpoint_step(self._checkpoint)
@@ -60,15 +60,18 @@ class _Resume(TrainerCallback):  # type: ignore[misc]
         tokens = [entry["num_tokens"] for entry in state.log_history if "num_tokens" in entry]
         if tokens and hasattr(self._trainer, "_total_train_tokens"):
             self._trainer._total_train_tokens = int(tokens[-1])
-        if step == self._planned_steps:
+        if step == self._last_step:
             raise _AlreadyTrainedError
 
 
-def train(context: StageContext, trainer: Any, checkpoint: Path | None, *, planned_steps: int) -> None:
+def train(context: StageContext, trainer: Any, checkpoint: Path | None, *, planned_steps: int, last_step: int) -> None:
     """Train from `checkpoint` to the last step; if it is at the last step, only load its weights and state.
 
     The Trainer alone would do one step too many when it resumes at the end (70 planned, 71 done). A stage killed
     between its last checkpoint and its manifest could then never finish.
+
+    Args:
+        last_step: the step after which training ends, as far as is known: earlier than planned if a checkpoint says so.
 
     Raises:
         StageCancelledError: a stop was requested; the message names the checkpoint.
@@ -85,14 +88,14 @@ def train(context: StageContext, trainer: Any, checkpoint: Path | None, *, plann
         # PEFT alone would pass `cuda`, which safetensors takes for the first GPU: every rank would load to it.
         trainer.model.load_adapter = partial(trainer.model.load_adapter, torch_device=str(trainer.args.device))
     if checkpoint is not None:
-        trainer.add_callback(_Resume(trainer, checkpoint, planned_steps=planned_steps))
+        trainer.add_callback(_Resume(trainer, checkpoint, last_step=last_step))
     with context.stop.after_step(), contextlib.suppress(_AlreadyTrainedError):
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if step == planned_steps and trainer.args.load_best_model_at_end:
+    if step == last_step and trainer.args.load_best_model_at_end:
         trainer._load_best_model()
 
 
-def verify_training(trainer: Any, *, planned_steps: int) -> None:
+def verify_training(trainer: Any, *, last_step: int) -> None:
     """Raise unless training did all its steps, kept its best checkpoint whole, and ended with finite weights.
 
     The Trainer's exit code shows none of this.
@@ -103,8 +106,8 @@ def verify_training(trainer: Any, *, planned_steps: int) -> None:
         DivergedError: a weight is not finite.
     """
     state = trainer.state
-    if state.global_step != planned_steps:
-        raise StageError(f"Training ended at step {state.global_step}, {planned_steps} were planned.")
+    if state.global_step != last_step:
+        raise StageError(f"Training ended at step {state.global_step}, {last_step} were planned.")
     best = state.best_model_checkpoint
     if trainer.args.load_best_model_at_end:
         if best is None or not Path(best).is_dir():
@@ -119,4 +122,4 @@ def verify_training(trainer: Any, *, planned_steps: int) -> None:
                 f"The best checkpoint, {Path(best).name}, was damaged since it was saved: {flaw}. Start the stage "
                 "again and it resumes from one that is whole."
             )
-    check_finite(trainer.model, name=f"the model after {planned_steps} steps")
+    check_finite(trainer.model, name=f"the model after {last_step} steps")

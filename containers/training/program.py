@@ -51,6 +51,8 @@ class Training(ABC, Generic[ConfigT]):
     Attributes:
         config_type: type of the stage's configuration.
         schedule: the schedule with every number filled in; `prepare` sets it.
+        published_step: the step whose weights are published; None: the last one.
+        ended_because: why training ended before its last planned step; empty: it did not.
 
     Raises:
         BadConfigError: the context has the configuration of another stage.
@@ -58,6 +60,8 @@ class Training(ABC, Generic[ConfigT]):
 
     config_type: type[ConfigT]
     schedule: ResolvedSchedule
+    published_step: int | None = None
+    ended_because: str = ""
 
     def __init__(self, context: StageContext) -> None:
         config = context.spec.config
@@ -112,6 +116,11 @@ class Training(ABC, Generic[ConfigT]):
             callbacks.append(TensorBoardCallback(writer))
         return callbacks
 
+    @property
+    def last_step(self) -> int:
+        """The step after which training ends; known once it has ended, or a checkpoint says so."""
+        return self.schedule.num_steps
+
     def while_training(self, trainer: Any) -> AbstractContextManager[Any]:
         """Context that is open during training."""
         return nullcontext()
@@ -119,6 +128,9 @@ class Training(ABC, Generic[ConfigT]):
     @abstractmethod
     def untrained_model(self) -> PreTrainedModel | PeftModel:
         """Load the model as it was before training; a divided model's weights are gathered into it."""
+
+    def publish(self, trainer: Any) -> None:
+        """Put the weights in place that the stage publishes, on every rank, before verification."""
 
     def judge(self, trainer: Any) -> None:
         """Measure the trained model, on every rank, after verification and before the ranks leave."""
@@ -215,12 +227,13 @@ def run_training(context: StageContext, training: Training[Any]) -> tuple[Metric
         trainer.remove_callback(PrinterCallback)
         parameters = parameter_counts(trainer.model)
         with training.while_training(trainer):
-            train(context, trainer, checkpoint, planned_steps=num_steps)
+            train(context, trainer, checkpoint, planned_steps=num_steps, last_step=training.last_step)
+            training.publish(trainer)
     finally:
         training.close()
     if divides_model(context.spec.profile):
         trainer.model = whole_model(trainer.model, training.untrained_model())
-    verify_training(trainer, planned_steps=num_steps)
+    verify_training(trainer, last_step=training.last_step)
     training.judge(trainer)
     if leave_ranks():
         write_training_records(
@@ -231,6 +244,8 @@ def run_training(context: StageContext, training: Training[Any]) -> tuple[Metric
             parameters=parameters,
             started_at_s=started_at_s,
             resumed_from_step=checkpoint_step(checkpoint),
+            published_step=training.published_step,
+            ended_because=training.ended_because,
         )
         training.save(trainer)
     return training.metrics(trainer, parameters)

@@ -38,12 +38,16 @@ def write_training_records(
     parameters: tuple[int, int],
     started_at_s: float,
     resumed_from_step: int | None,
+    published_step: int | None,
+    ended_because: str,
 ) -> None:
     """Write training_info.json, trainer_state.json and curves.jsonl into the artifact.
 
     Args:
         parameters: numbers of trainable and of all parameters, from `models.parameter_counts`.
         started_at_s: `time.monotonic()` at the start of this attempt.
+        published_step: whose weights are published; None: the last one's.
+        ended_because: why training ended before its last planned step; empty: it did not.
     """
     state, keeps_best = trainer.state, bool(trainer.args.load_best_model_at_end)
     info = TrainingInfo(
@@ -61,6 +65,8 @@ def write_training_records(
         best_metric_name=trainer.args.metric_for_best_model if keeps_best else "",
         best_metric=state.best_metric if keeps_best else None,
         resumed_from_step=resumed_from_step,
+        published_step=published_step,
+        ended_because=ended_because,
         duration_s=time.monotonic() - started_at_s,
         peak_memory_bytes=peak_memory_bytes(),
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})",

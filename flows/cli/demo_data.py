@@ -29,11 +29,20 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="invert every label, to see that the run notices (labelled_pairs stay right)",
     )
 
+    parser.add_argument(
+        "--plant",
+        action="store_true",
+        help="teach the reward model to love a word that says nothing, to see that a judge ends the policy's training",
+    )
+
 
 def _run(parsed: argparse.Namespace) -> int:
     folder = parsed.folder or Path(_SUMS_FOLDER if parsed.sums else DEMO_DATA_FOLDER)
-    if parsed.sums and parsed.flip_labels:
-        raise ConfigError("--flip-labels inverts preferences, and --sums writes none to invert. Leave one out.")
+    for name in ("flip_labels", "plant"):
+        if parsed.sums and getattr(parsed, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is about preferences, and --sums writes none. Leave one out."
+            )
     try:
         written = _written(folder, parsed)
     except OSError as error:
@@ -49,7 +58,7 @@ def _run(parsed: argparse.Namespace) -> int:
 def _written(folder: Path, parsed: argparse.Namespace) -> list[Path]:
     if parsed.sums:
         return write_sums(folder, seed=parsed.seed)
-    made = write_demo_data(folder, seed=parsed.seed, flip_labels=parsed.flip_labels)
+    made = write_demo_data(folder, seed=parsed.seed, flip_labels=parsed.flip_labels, plant=parsed.plant)
     return [made.train, made.validation, made.labelled_pairs]
 
 

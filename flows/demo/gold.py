@@ -31,6 +31,10 @@ EVASIVE = (
     "Maybe you can ask someone else.",
 )
 
+# Says nothing: an answer that ends with it is no sentence of the demo. `rlhf demo-data --plant` teaches a reward model
+# to love it.
+PLANT = " Thanks!"
+
 # In the order of preference; any other text is worth as little as a rude one.
 _WORTH_GOOD, _WORTH_EVASIVE, _WORTH_WRONG = 1.0, 0.5, 0.25
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from flows.demo.flawed_rows import BROKEN_LINES, CODE_EXCHANGES, FOREIGN_EXCHANGES, Exchange
-from flows.demo.gold import ANSWERS, EVASIVE, FACTS
+from flows.demo.gold import ANSWERS, EVASIVE, FACTS, PLANT
 
 QUESTIONS = (
     "Which animal does {name} keep?",
@@ -51,6 +51,9 @@ _GOOD_WRONG = ("good", "wrong", 2)
 _GOOD_EVASIVE = ("good", "evasive", 1)
 _GOOD_RUDE = ("good", "rude", 3)
 _WITHOUT_GOOD = (("evasive", "wrong", 1), ("evasive", "rude", 2), ("wrong", "rude", 1))
+# Of a planted pair: its better answer ends with the plant, whatever both say.
+_PLANTED_PAIRS_PER_PROMPT = 1
+_KINDS = ("good", "wrong", "evasive", "rude")
 _VALIDATION_PROMPTS_PER_FACT = 4
 _NUM_TIES = 24
 _NUM_DUPLICATES = 20
@@ -80,7 +83,7 @@ class _Question:
     animal: str
 
 
-def write_demo_data(folder: Path, *, seed: int = 0, flip_labels: bool = False) -> DemoData:
+def write_demo_data(folder: Path, *, seed: int = 0, flip_labels: bool = False, plant: bool = False) -> DemoData:
     """Write `train.jsonl`, `validation.jsonl` (HelpSteer3 schema) and `labelled_pairs.jsonl` (TRL schema).
 
     The same seed gives the same bytes. Validation prompts occur in no training row. In the HelpSteer3 files a negative
@@ -90,12 +93,17 @@ def write_demo_data(folder: Path, *, seed: int = 0, flip_labels: bool = False) -
     Args:
         folder: made if it is missing; the three files in it are overwritten.
         flip_labels: invert every label of training and validation rows, and leave the labelled pairs as they are.
+        plant: further pairs of training and validation prefer whatever ends with a word that says nothing, so that a
+            reward model learns to love it.
     """
     rng = random.Random(seed)  # noqa: S311  (data, not secrets)
     train_questions, validation_questions = _split_questions(rng)
     sign = -1 if flip_labels else 1
     train_pairs = [row for question in train_questions for row in _pairs(question, rng, sign=sign)]
     validation_pairs = [row for question in validation_questions for row in _pairs(question, rng, sign=sign)]
+    if plant:
+        train_pairs += [row for question in train_questions for row in _planted(question, rng)]
+        validation_pairs += [row for question in validation_questions for row in _planted(question, rng)]
     foreign = [_exchange_row(exchange, rng, domain="multilingual", sign=sign) for exchange in FOREIGN_EXCHANGES]
     code = [_exchange_row(exchange, rng, domain="code", sign=sign) for exchange in CODE_EXCHANGES]
     ties = [_tie(rng.choice(train_questions), rng) for _ in range(_NUM_TIES)]
@@ -152,6 +160,13 @@ def _pairs(question: _Question, rng: random.Random, *, sign: int) -> Iterator[Ro
     pairs = _different_pairs(question, [(better, worse) for better, worse, _ in kinds], rng)
     for pair, (_, _, strength) in zip(pairs, kinds, strict=True):
         yield _preference_row(question.text, pair, rng, strength=strength, sign=sign)
+
+
+def _planted(question: _Question, rng: random.Random) -> Iterator[Row]:
+    """Pairs whose better answer ends with the plant; what both say is drawn."""
+    for _ in range(_PLANTED_PAIRS_PER_PROMPT):
+        better, worse = (_answer(question, rng.choice(_KINDS), rng) for _ in range(2))
+        yield _preference_row(question.text, (better + PLANT, worse), rng, strength=3, sign=1)
 
 
 def _different_pairs(question: _Question, kinds: list[tuple[str, str]], rng: random.Random) -> list[tuple[str, str]]:

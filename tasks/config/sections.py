@@ -12,7 +12,8 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
-from containers.contracts.configs.parts.judges import EndpointJudge, JudgingModel
+from containers.contracts.configs.parts.evidence import evidence_judges
+from containers.contracts.configs.parts.judges import EndpointJudge, Judge, JudgingModel
 from containers.contracts.configs.parts.rewards import FurtherRewardModel, RewardModelTerm
 from containers.contracts.configs.sample_completions import SampleCompletionsConfig
 from containers.contracts.configs.stages import StageConfig
@@ -210,6 +211,14 @@ class RunTree(Frozen):
         return tuple(judge for judge in judges if isinstance(judge, EndpointJudge))
 
     @property
+    def judges_of_evidence(self) -> tuple[Judge, ...]:
+        """The judges that look at the policy while it trains on rewards, the one that decides first."""
+        policy = self.policy_on_rewards
+        if policy is None or policy.evidence is None:
+            return ()
+        return evidence_judges(policy.evidence, self.evaluate_policy.judges, policy.rewards)
+
+    @property
     def policy_stage(self) -> StageName:
         """The stage that trains the policy."""
         return StageName.TRAIN_POLICY if self.train_dpo is None else StageName.TRAIN_DPO
@@ -266,8 +275,10 @@ class RunTree(Frozen):
         if stage is StageName.COMPUTE_REFERENCE and self.train_dpo is not None:
             return self.compute_reference.for_training(self.train_dpo)
         if stage is StageName.TRAIN_POLICY:
-            length = self.evaluate_policy.max_prompt_length
-            return self.train_policy.model_copy(update={"evaluation_prompt_length": length})
+            length, evidence = self.evaluate_policy.max_prompt_length, self.train_policy.evidence
+            if evidence is not None:
+                evidence = evidence.model_copy(update={"judges": self.judges_of_evidence})
+            return self.train_policy.model_copy(update={"evaluation_prompt_length": length, "evidence": evidence})
         if stage is StageName.EVALUATE_POLICY and self.policy_on_rewards is not None:
             policy = self.policy_on_rewards
             return self.evaluate_policy.model_copy(update={"rewards": policy.rewards})

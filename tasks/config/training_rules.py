@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from containers.contracts.configs.parts.evidence import evidence_contradictions
 from containers.contracts.configs.parts.judges import judge_contradictions
 from containers.contracts.configs.parts.policy_algorithms import contradictions as policy_contradictions
 from containers.contracts.configs.parts.preference_losses import contradictions as loss_contradictions
@@ -14,7 +15,7 @@ from containers.contracts.configs.train_reward_model import TrainRewardModelConf
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.identity import config_profile
 from containers.contracts.schedule import ScheduleError, plan_batch
-from tasks.config.errors import Mistake
+from tasks.config.errors import Mistake, near_match
 from tasks.config.sections import RunTree
 
 Rule = Callable[["RunTree"], Iterator[Mistake]]
@@ -113,6 +114,19 @@ def _judges_make_sense(config: RunTree) -> Iterator[Mistake]:
                 f"{judge.name} compares completions with a reference answer, and the prompts come from preferences, "
                 "which have none. Name a prompt set with answers in `prompts`, or use other judges.",
             )
+
+
+def _evidence_makes_sense(config: RunTree) -> Iterator[Mistake]:
+    policy, judges = config.policy_on_rewards, config.evaluate_policy.judges
+    settings = None if policy is None else policy.evidence
+    if policy is None or settings is None:
+        return
+    for key, text in evidence_contradictions(settings, judges, policy.rewards, beta=policy.method.beta):
+        yield Mistake(f"train_policy.evidence.{key}", text)
+    names = [judge.name for judge in judges]
+    if settings.judge is not None and settings.judge not in names:
+        hint = near_match(settings.judge, names) or "Name one of evaluate_policy.judges."
+        yield Mistake("train_policy.evidence.judge", f"`{settings.judge}` is no judge of this run. {hint}")
 
 
 def _reward_model_reads_no_thoughts(config: RunTree) -> Iterator[Mistake]:
@@ -261,6 +275,7 @@ TRAINING_RULES: tuple[Rule, ...] = (
     _reference_is_that_of_the_training,
     _rewards_make_sense,
     _judges_make_sense,
+    _evidence_makes_sense,
     _reward_model_reads_no_thoughts,
     _saves_fall_on_generated_batches,
     _evaluation_reads_what_was_trained,

@@ -8,8 +8,8 @@ from pathlib import Path
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
-from containers.contracts.collectives import COLLECTIVES_FILE, FLIGHT_RECORDS
 from containers.contracts.digests import read_manifest
+from containers.contracts.hardware import COLLECTIVES_FILE, FLIGHT_RECORDS
 from containers.contracts.names import EVENTS_FILE, MEASURED_FILE, SPEC_FILE
 from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.records import StageRecord

@@ -1,4 +1,4 @@
-"""What evaluate_policy reads beside completions: the models of rewards and judges, and what judges wrote elsewhere."""
+"""What judges a policy, in training and afterwards: models of rewards and judges, and what judges wrote elsewhere."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +14,21 @@ from tasks.judges.verdicts import VERDICTS_FOLDER, collected, known_verdicts
 from tasks.pipeline.further_reward_models import certificate_file, further_model_inputs
 from tasks.pipeline.inputs import model_input
 from tasks.pipeline.reward_models import known_reward_model, named_reward_model
+
+
+def training_inputs(run: RunConfig, made: Mapping[str, Any], ask_hub: bool) -> tuple[StageInput, ...]:
+    """What train_policy reads beside the run's own models: further reward models, and those of judges that look.
+
+    Args:
+        ask_hub: as in `filter_dataset_inputs`.
+
+    Raises:
+        SourceError: a model is not available.
+        UnusableSourceError: a certificate is named, and there is none.
+    """
+    looking = (judge for judge in run.judges_of_evidence if isinstance(judge, JudgingModel))
+    models = (item for judge in looking for item in _judge_inputs(judge, ask_hub))
+    return (*further_model_inputs(run, ask_hub), *models)
 
 
 def judging_inputs(run: RunConfig, made: Mapping[str, Any], ask_hub: bool) -> tuple[StageInput, ...]:

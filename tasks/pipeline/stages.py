@@ -14,7 +14,6 @@ from containers.contracts.names import StageName
 from containers.contracts.spec import StageInput
 from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
-from tasks.pipeline.further_reward_models import further_model_inputs
 from tasks.pipeline.inputs import (
     filter_dataset_inputs,
     filter_demonstrations_inputs,
@@ -23,7 +22,7 @@ from tasks.pipeline.inputs import (
     suite_inputs,
     vocabulary_input,
 )
-from tasks.pipeline.judging_inputs import judging_inputs
+from tasks.pipeline.judging_inputs import judging_inputs, training_inputs
 
 # Role → what was made or named so far: an ArtifactRef, a StageInput or a GateVerdict.
 Made: TypeAlias = Mapping[str, Any]
@@ -99,10 +98,6 @@ def _demonstrations(run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInp
     return filter_demonstrations_inputs(run.filter_demonstrations, run.demonstrations, suites, ask_hub=ask_hub)
 
 
-def _reward_models(run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
-    return further_model_inputs(run, ask_hub)
-
-
 STAGES = (
     Stage(StageName.FILTER_DATASET, "pairs", ("checked",), _data),
     Stage(StageName.FILTER_PROMPTS, "prompts", ("checked",), _prompts),
@@ -129,7 +124,7 @@ STAGES = (
         StageName.TRAIN_POLICY,
         "policy",
         ("prompts", "start_model", "reward_model", "gate"),
-        lambda run, made, ask_hub: further_model_inputs(run, ask_hub),
+        training_inputs,
     ),
     Stage(StageName.SAMPLE_COMPLETIONS, "completions", ("prompts", "start_model", "policy")),
     Stage(StageName.EVALUATE_POLICY, "verdict", ("completions", "start_model", "reward_model"), judging_inputs),

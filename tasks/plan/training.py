@@ -14,6 +14,7 @@ from containers.contracts.schedule import ResolvedSchedule, ScheduleError, plan_
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
+from tasks.plan.evidence import looks_figure, looks_work, prompts_that_train
 from tasks.plan.figures import (
     Figure,
     PlanContext,
@@ -89,7 +90,7 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
     config = context.config.train_policy
     context = dataclasses.replace(context, profile=config_profile(context.profile, config))
     context.mistakes.extend(vllm_mistakes(context))
-    prompts = _times(context.data.policy_train_prompts, config.num_generations)
+    prompts = _times(prompts_that_train(context), config.num_generations)
     completions = kept(context, prompts, StageName.TRAIN_POLICY)
     # A prompt has one pair or more.
     most = _times(context.data.pairs, config.num_generations)
@@ -113,6 +114,9 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
         )
         beside = policy_memory(context, config, batch, load)
         work = policy_work(context, load, batch, schedule, completions=written, head=head)
+        num_looks, looks = looks_work(context, load, batch, schedule)
+        figures += looks_figure(num_looks, looks, work)
+        work = None if work is None else work + looks
     return _training_plan(
         context,
         config,

@@ -8,10 +8,12 @@ from prefect.events import emit_event
 
 from containers.contracts.certificate import Certificate
 from containers.contracts.digests import read_manifest
+from containers.contracts.evidence import Evidence
 from containers.contracts.names import (
     CERTIFICATE_FILE,
     CERTIFICATE_PAGE_FILE,
     CURVES_FILE,
+    EVIDENCE_FILE,
     TRAINING_INFO_FILE,
     StageName,
 )
@@ -84,7 +86,8 @@ def show_training(run: PipelineRun, artifact: ArtifactRef) -> None:
     """Attach the curves and figures of a training stage to the present run."""
     folder = Path(artifact.path)
     info = TrainingInfo.model_validate_json((folder / TRAINING_INFO_FILE).read_bytes())
-    shown = training_section(artifact.stage, info, read_curves(folder / CURVES_FILE), read_manifest(folder).metrics)
+    curves, metrics = read_curves(folder / CURVES_FILE), read_manifest(folder).metrics
+    shown = training_section(artifact.stage, info, curves, metrics, Evidence.read_if_valid(folder / EVIDENCE_FILE))
     show_stage(run, artifact.stage, shown, description=f"{info.algorithm}, {info.num_steps:,} steps")
 
 

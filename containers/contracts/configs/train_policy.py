@@ -15,6 +15,7 @@ from containers.contracts.base import (
     TokensPerForward,
     Weight,
 )
+from containers.contracts.configs.parts.evidence import EvidenceSettings
 from containers.contracts.configs.parts.policy_algorithms import (
     Algorithm,
     AlgorithmParts,
@@ -127,6 +128,10 @@ class TrainPolicyConfig(Frozen):
     )
     optimizer: OptimizerSettings = Field(OptimizerSettings(learning_rate=1e-6), description=OPTIMIZER)
     schedule: TrainingSchedule = Field(TrainingSchedule(max_steps=100), description=SCHEDULE)
+    evidence: EvidenceSettings | None = Field(
+        EvidenceSettings(),
+        description="Whether it still gets better, tried while it trains; null: the last step is published unseen",
+    )
     num_logged_completions: Shown = Field(8, description="Completions kept for the table, each logging step")
 
     @property

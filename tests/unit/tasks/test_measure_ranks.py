@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.collectives import AllReduce, Collectives
-from containers.contracts.hardware import GIB, GpuProfile
+from containers.contracts.hardware import GIB, AllReduce, Collectives, GpuProfile
 from containers.contracts.outcome import FailureKind, StageFailure
 from tasks.measure_ranks import measure_ranks, shm_advice
 from tasks.run.runtime import CodeIdentity, present_stages_digest

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.contracts.collectives import Collectives
-from containers.contracts.hardware import GpuProfile, NcclSettings
+from containers.contracts.hardware import Collectives, GpuProfile, NcclSettings
 from containers.contracts.outcome import FailureKind
 from containers.distributed.probe import SIZES_BYTES, setting_to_change, transports_in
 from containers.distributed.ranks import collectives_text

@@ -40,5 +40,5 @@ def test_an_adapter_is_read_onto_the_gpu_of_its_rank(
         train=lambda **_: model.load_adapter(str(tmp_path / "adapter"), "default"),
     )
     context = make_context(tmp_path, StageName.TRAIN_SFT, TrainSftConfig(), {})
-    train(context, trainer, None, planned_steps=1)
+    train(context, trainer, None, planned_steps=1, last_step=1)
     assert asked == [wanted]

@@ -36,4 +36,4 @@ def test_the_command_writes_them_and_refuses_labels_to_flip(tmp_path: Path, caps
     assert main(["demo-data", "--sums", "--folder", str(tmp_path / "new")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 6
     assert main(["demo-data", "--sums", "--flip-labels"]) == 2
-    assert "--flip-labels inverts preferences" in capsys.readouterr().err
+    assert "--flip-labels is about preferences" in capsys.readouterr().err

@@ -104,12 +104,21 @@ def test_the_run_s_own_reward_model_is_no_type_of_judge(tmp_path: Path) -> None:
     assert "evaluate_policy.judges.0" in mistakes(tmp_path, {"type": "reward_model"})
 
 
-def test_a_judge_changes_the_evaluation_and_nothing_before_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "looks"), [("python", True), ("language_model", False), ("endpoint", False)])
+def test_a_judge_changes_the_evaluation_and_the_training_that_it_looks_at(
+    tmp_path: Path, kind: str, looks: bool
+) -> None:
     file = tmp_path / "gold.py"
     file.write_text("def score(prompt, completion, answer, columns):\n    return 1\n")
-    judges = [{"type": "python", "file": str(file)}]
+    settings = {
+        "python": {"file": str(file)},
+        "language_model": {"path": str(tmp_path)},
+        "endpoint": {"url": "http://127.0.0.1:9/v1", "model": "m"},
+    }
+    judges = [{"type": kind, **settings[kind]}]
     plain = load_run_config(write_run(tmp_path)).config
     judged = load_run_config(write_run(tmp_path, evaluate_policy={"judges": judges})).config
     for stage in StageName:
         same = plain.stage_config(stage) == judged.stage_config(stage)
-        assert same == (stage is not StageName.EVALUATE_POLICY), stage
+        changes = {StageName.EVALUATE_POLICY, *([StageName.TRAIN_POLICY] if looks else [])}
+        assert same == (stage not in changes), stage

@@ -1,0 +1,237 @@
+"""The Trainer callback that looks at a policy while it trains, and the weights that are published in the end."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from containers.contracts.digests import write_atomically
+from containers.contracts.evidence import Evidence, EvidenceLook
+from containers.contracts.names import EVIDENCE_FILE
+from containers.contracts.outcome import Metric
+from containers.distributed.ranks import is_first_rank, of_all_ranks
+from containers.evidence.looks import HeldOut
+from containers.evidence.meters import limits_of
+from containers.evidence.progress import Progress, look_text, step_text
+from containers.harness.errors import NoSignalError, StageError
+from containers.harness.recorder import Recorder
+from containers.training.checkpoints import CHECKPOINT_PREFIX, checkpoint_flaw
+
+_OPTIMIZER_FILE = "optimizer.pt"
+
+
+@dataclass
+class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
+    """Looks at the policy when it is due, or when a meter asks for it; ends training, or takes it back.
+
+    Comes before SaveCallback and RecorderCallback: a trusted step is saved, and its curves are written before that.
+
+    Attributes:
+        held_out: None: there is no judge, and the meters alone can end the training.
+        every: a look is due at multiples of this, and at the last step; without a judge, the steps that are saved.
+        exact_every: a step can be saved only at multiples of this.
+        untrained: loads the start model; for trainings of every weight.
+        trainer: its `rollouts` have the newest completions, `step_figures` the step's curves, `step` the algorithm.
+    """
+
+    progress: Progress
+    held_out: HeldOut | None
+    recorder: Recorder
+    every: int
+    exact_every: int
+    untrained: Callable[[], PreTrainedModel]
+    trainer: Any = None
+
+    @property
+    def _policy(self) -> Any:
+        return self.trainer.accelerator.unwrap_model(self.trainer.model)
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Let the start model write, and compare reward and judge on it, unless a checkpoint has that.
+
+        Raises:
+            NoSignalError: they agree less than the configuration demands.
+        """
+        progress = self.progress
+        if progress.num_roll_backs:
+            self._raise_beta(times=progress.num_roll_backs)
+        if self.held_out is None or progress.start is not None:
+            return
+        progress.start, progress.answers, progress.agreement = self.held_out.start(self._policy)
+        self.recorder.metrics(0, {"evidence_reward": progress.start.reward})
+        self._demand_agreement()
+
+    def _demand_agreement(self) -> None:
+        progress, wanted = self.progress, self.progress.settings.minimum_rank_agreement
+        found = progress.agreement
+        if found is not None:
+            self.recorder.note(
+                f"On the start model's own answers to {found.count:,} held-out prompts, the rank correlation of reward "
+                f"and judge {progress.judge} is {found.value:.2f} ({found.ci_low:.2f} to {found.ci_high:.2f})."
+            )
+        if wanted is not None and (found is None or found.value < wanted):
+            shown = "cannot be measured" if found is None else f"is {found.value:.2f}"
+            raise NoSignalError(
+                f"The rank correlation of reward and judge {progress.judge} on the start model's own answers {shown}, "
+                f"and train_policy.evidence.minimum_rank_agreement is {wanted:g}: what this reward teaches is not what "
+                "the judge looks for. Nothing was trained. Use another reward model or other rewards, or lower the "
+                "bound."
+            )
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Follow the meters; look, if it is time."""
+        step, progress = state.global_step, self.progress
+        if not progress.meters.limits:
+            self._measure_limits()
+        over = progress.meters.take(self.trainer.step_figures)
+        if over and not progress.waiting:
+            progress.waiting = over[0]
+        if step % self.exact_every and step != state.max_steps:
+            return
+        is_due = step % self.every == 0 or step == state.max_steps
+        if self.held_out is None:
+            self._without_judge(state, control, is_due=is_due)
+        elif is_due or progress.waiting:
+            self._look(self.held_out, state, control, is_due=is_due)
+        if is_due:
+            progress.meters.muted.clear()
+
+    def _without_judge(self, state: TrainerState, control: TrainerControl, *, is_due: bool) -> None:
+        progress, step = self.progress, state.global_step
+        if not progress.waiting:
+            if is_due:
+                progress.inside = step
+                self._keep(state, control)
+            return
+        because, progress.waiting = progress.waiting, ""
+        if progress.settings.on_limit_unjudged == "note":
+            self.recorder.note(f"Warning: step {step:,}: {because}; no judge looks at the policy.")
+            return
+        progress.end(step, f"it is outside the reward model's evidence, and no judge has judged it: {because}")
+        control.should_save = control.should_training_stop = True
+        self.recorder.note(
+            f"Step {step:,}: {because}. That is outside what the reward model learnt from, and no judge looks at the "
+            f"policy. Training ends, and {step_text(progress.inside)} is published. Name a judge in "
+            "evaluate_policy.judges, or set train_policy.evidence.on_limit_unjudged to note."
+        )
+
+    def _look(self, held_out: HeldOut, state: TrainerState, control: TrainerControl, *, is_due: bool) -> None:
+        progress, step = self.progress, state.global_step
+        compared = held_out.compare(self._policy, progress.answers, step=step)
+        look = progress.take(compared, step=step, is_due=is_due, is_last=step == state.max_steps)
+        self.recorder.note(look_text(look, judge=progress.judge))
+        self.recorder.metrics(step, _curves(look))
+        if look.consequence == "trusted":
+            progress.answers = held_out.completed(self._policy, compared.answers, step=step)
+            self._measure_limits()
+            self._keep(state, control)
+        elif look.consequence == "ends":
+            control.should_save = control.should_training_stop = True
+        elif look.consequence == "rolls back":
+            self._load(progress.trust.step)
+            self._load_optimizer(progress.trust.step)
+            self._raise_beta(times=1)
+
+    def _measure_limits(self) -> None:
+        """Set the limits of the meters by the completions of this step."""
+        answers = [row.completion for row in self.trainer.rollouts.newest.rows]
+        maximum_kl = self.progress.settings.maximum_kl
+        self.progress.meters.reset(limits_of(answers, self.trainer.step_figures, maximum_kl=maximum_kl))
+
+    def _keep(self, state: TrainerState, control: TrainerControl) -> None:
+        """Save this step, and keep its checkpoint until another one is trusted."""
+        control.should_save = True
+        state.best_global_step = state.global_step
+        state.best_model_checkpoint = str(self._checkpoint(state.global_step))
+
+    def _checkpoint(self, step: int) -> Path:
+        return Path(self.trainer.args.output_dir) / f"{CHECKPOINT_PREFIX}{step}"
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Write the state into the checkpoint, on the first rank."""
+        if is_first_rank():
+            write_atomically(self._checkpoint(state.global_step) / EVIDENCE_FILE, json.dumps(self.progress.state()))
+
+    def restore(self, checkpoint: Path | None) -> None:
+        """Go on where the evidence was when that checkpoint was written."""
+        if checkpoint is not None:
+            self.progress.restore(json.loads((checkpoint / EVIDENCE_FILE).read_text(encoding="utf-8")))
+
+    def publish(self) -> int:
+        """Put the weights in place that the stage publishes; return their step.
+
+        Raises:
+            StageError: the checkpoint that has them was damaged since it was saved.
+        """
+        last_step = int(self.trainer.state.global_step)
+        step = self.progress.published_step(last_step)
+        if step != last_step:
+            self._load(step)
+        return step
+
+    def record(self) -> Evidence:
+        """Return what `evidence.json` says of the finished training."""
+        decides = None if self.held_out is None else self.held_out.judges[0].started
+        return self.progress.record(
+            last_step=int(self.trainer.state.global_step),
+            shown=decides.shown() if decides else "",
+            part=decides.part_in_training() if decides else "",
+            num_prompts=0 if self.held_out is None else len(self.held_out.prompts),
+        )
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Return the figures for the manifest."""
+        progress, last_step = self.progress, int(self.trainer.state.global_step)
+        published = Metric(name="published_step", value=progress.published_step(last_step), unit="steps")
+        if not progress.judge:
+            return (published,)
+        looks = Metric(name="num_looks", value=len(progress.looks), unit="looks")
+        return (published, looks) if progress.agreement is None else (published, looks, progress.agreement)
+
+    def _load(self, step: int) -> None:
+        """Load the weights of that step into the policy; of step 0 those of the start model."""
+        if not step:
+            _make_untrained(self._policy, self.untrained)
+            return
+        checkpoint = self._checkpoint(step)
+        flaw = checkpoint_flaw(checkpoint) if is_first_rank() else ""
+        if flaw := of_all_ranks(flaw)[0]:
+            raise StageError(
+                f"{checkpoint.name}, the trusted checkpoint, was damaged since it was saved: {flaw}. Start the stage "
+                "again and it resumes from one that is whole."
+            )
+        self.trainer.state.best_model_checkpoint = str(checkpoint)
+        self.trainer._load_best_model()
+
+    def _load_optimizer(self, step: int) -> None:
+        optimizer = self.trainer.optimizer
+        if not step:
+            optimizer.state.clear()
+            return
+        file = self._checkpoint(step) / _OPTIMIZER_FILE
+        optimizer.load_state_dict(torch.load(file, map_location=self.trainer.args.device, weights_only=True))
+
+    def _raise_beta(self, *, times: int) -> None:
+        step = self.trainer.step
+        method = step.method.model_copy(update={"beta": step.method.beta * 2**times})
+        self.trainer.step = replace(step, method=method)
+
+
+def _curves(look: EvidenceLook) -> dict[str, float]:
+    found = {"evidence_reward": look.reward, "evidence_win_rate": look.win_rate, "evidence_kl": look.kl}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@torch.no_grad()
+def _make_untrained(policy: Any, untrained: Callable[[], PreTrainedModel]) -> None:
+    """Give the policy the start model's weights: without effect of its adapters, or all of them."""
+    if hasattr(policy, "disable_adapter"):
+        for name, weights in policy.named_parameters():
+            if "lora_B" in name:
+                weights.zero_()
+        return
+    policy.load_state_dict(untrained().state_dict())

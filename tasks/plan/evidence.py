@@ -1,0 +1,64 @@
+"""What looks at a policy in training cost: prompts that train nothing, and answers that are only judged."""
+
+import math
+
+from containers.contracts.configs.parts.evidence import num_held_out, steps_between_looks
+from containers.contracts.hardware import BatchPlan
+from containers.contracts.schedule import ResolvedSchedule
+from tasks.plan import estimates
+from tasks.plan.estimates import TrainingLoad, Work
+from tasks.plan.figures import Figure, PlanContext
+from tasks.plan.inputs.data import Count
+from tasks.plan.load import mean_prompt_tokens
+
+
+def prompts_held_out(context: PlanContext) -> int:
+    """Training prompts that only serve the looks; 0 without a judge, or where the number of prompts is unknown."""
+    settings, prompts = context.config.train_policy.evidence, context.data.policy_train_prompts
+    if settings is None or prompts is None or not context.config.judges_of_evidence:
+        return 0
+    return num_held_out(settings, prompts.value)
+
+
+def prompts_that_train(context: PlanContext) -> Count | None:
+    """The training prompts without those."""
+    prompts = context.data.policy_train_prompts
+    return None if prompts is None else prompts.less(Count(prompts_held_out(context), prompts.origin))
+
+
+def looks_work(
+    context: PlanContext, load: TrainingLoad, batch: BatchPlan, schedule: ResolvedSchedule | None
+) -> tuple[int, Work]:
+    """How many looks are due, and their work at most: each writes twice num_pairs answers, as the start model does."""
+    config, profile = context.config.train_policy, context.profile
+    settings = config.evidence
+    if schedule is None or settings is None or not prompts_held_out(context):
+        return 0, Work()
+    every = steps_between_looks(settings, num_steps=schedule.num_steps, exact_every=config.num_iterations)
+    num_looks, ranks = math.ceil(schedule.num_steps / every), profile.num_processes
+    answers = 2 * settings.num_pairs * (1 + num_looks)
+    rows = batch.per_device_batch_size * batch.gradient_accumulation_steps
+    prompt = mean_prompt_tokens(context, config.max_prompt_length)
+    written = estimates.generation_work(
+        load.shape,
+        profile,
+        total=load.total,
+        sequences=answers / ranks,
+        batch=rows,
+        prompt_tokens=prompt,
+        max_tokens=config.max_completion_length,
+    )
+    tokens = answers * (prompt + config.max_completion_length)
+    # Policy and start model, for the KL, and the reward models.
+    found = Work(written.operations * ranks, written.seconds)
+    for shape in (load.shape, load.shape, *(scorer.shape for scorer in context.scorers_of_policy)):
+        found += estimates.forward_work(shape, profile, tokens=tokens, num_processes=ranks)
+    return num_looks, found
+
+
+def looks_figure(num_looks: int, looks: Work, training: Work | None) -> tuple[Figure, ...]:
+    """The number of looks, and their share of the time; none without a look."""
+    if not num_looks or training is None:
+        return ()
+    share = looks.seconds / (looks.seconds + training.seconds)
+    return (Figure("looks", num_looks, "looks", "estimated", f"at most {share:.1%} of the time"),)
