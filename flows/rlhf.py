@@ -20,6 +20,7 @@ from tasks.filter_dataset import filter_dataset
 from tasks.filter_demonstrations import filter_demonstrations
 from tasks.filter_prompts import filter_prompts
 from tasks.gates.approval import opened, wait_for_decision
+from tasks.pipeline.judging_inputs import demand_people
 from tasks.pipeline.open_run import open_run
 from tasks.pipeline.reward_models import named_model, named_reward_model
 from tasks.pipeline.stages import Made, Stage, walk
@@ -60,7 +61,7 @@ def run_stages(config: RunConfig, *, command: str, config_yaml: str, stages: Sta
         SystemCheckError: something that the run needs is missing; nothing was spent.
         StageFailedError: a stage failed.
         GateClosedError: a model missed its gate without a waiver, or a person rejected it.
-        GateWaitsError: a person must decide about a model; after that, start the run again.
+        PersonAwaitedError: a person must decide about a model, or judge pairs; after that, start the run again.
         Pause: the same, if Prefect starts the flow run again after the decision.
         RunCancelledError: a user cancelled or deleted the run in Prefect.
     """
@@ -129,7 +130,10 @@ class Maker:
         Raises:
             StageFailedError: the stage failed.
             GateClosedError, GateWaitsError: as `opened`.
+            PeopleWaitedForError: people have yet to judge the policy.
         """
+        if stage.name is StageName.EVALUATE_POLICY:
+            demand_people(self._run.config, made["completions"], command=self._run.command)
         result = TASKS[stage.name](self._run, **{role: made[role] for role in stage.read_in(self._run.config)})
         judged = STAGE_FACTS[stage.name].judges
         return result if judged is None else opened(self._run, result, getattr(self._run.config.gates, judged))

@@ -91,6 +91,15 @@ class ComparedTerm(Frozen):
     num_unscorable: int = Field(0, ge=0, description="Completions that it could not tell about; they count as 0")
 
 
+class PeopleFigures(Frozen):
+    """Who judged, of a judge that is people."""
+
+    judged: tuple[tuple[str, int], ...] = Field(description="Pairs that each person judged, by name")
+    num_shared: int = Field(ge=0, description="Pairs that two or more judged")
+    agreement: float | None = Field(None, description="Of two people on the same pair: share that said the same")
+    alpha: float | None = Field(None, description="Krippendorff's: 1 is agreement, 0 what chance gives")
+
+
 class JudgeFigures(Frozen):
     """What one judge says of policy and reference, and what it had to do with the training."""
 
@@ -118,6 +127,7 @@ class JudgeFigures(Frozen):
         None, description="Of a judge that sees pairs in both orders: share of its choices that came first"
     )
     agreement: float | None = Field(None, description="Share of pairs with the same answer in both orders")
+    people: PeopleFigures | None = Field(None, description="Of a judge that is people")
     problem: str = Field("", description="Why it is no judge of this policy; empty: it is one")
 
     @property

@@ -76,6 +76,7 @@ JUDGES = Registry(
         "other_reward_model": "containers.judges.other_reward_model:start",
         "language_model": "containers.judges.language_model:start",
         "endpoint": "containers.judges.endpoint:start",
+        "people": "containers.judges.people:start",
         **{name: _BY_VALUES for name in REWARDS if name != "reward_model"},
     }
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.parts.judges import Judge
+from containers.contracts.records import PeopleFigures
 from containers.contracts.registries import JUDGES
 from containers.formatting import percent
 from containers.harness.context import StageContext
@@ -24,12 +25,12 @@ class Places:
     Attributes:
         num_choices: choices of one of two answers, in either order.
         first_share: share of them that is the answer shown first; 0.5 for a judge that looks at answers.
-        agreement: share of pairs with the same answer in both orders.
+        agreement: share of pairs with the same answer in both orders; None: each was shown in one.
     """
 
     num_choices: int
     first_share: float
-    agreement: float
+    agreement: float | None
 
     @property
     def problem(self) -> str:
@@ -67,11 +68,13 @@ class Verdict:
         points: 1 if the policy's completion is better, 0 if the reference's, 0.5 for a tie; None: it could not tell.
         reason: why it could not tell.
         values: of a judge that gives each completion a value: the policy's and the reference's.
+        was_asked: false for a pair that the judge was not to judge.
     """
 
     points: float | None
     reason: str = ""
     values: tuple[float, float] | None = None
+    was_asked: bool = True
 
 
 class StartedJudge(ABC):
@@ -91,6 +94,10 @@ class StartedJudge(ABC):
 
     def places(self) -> Places | None:
         """Return how much the order decided, once it has judged; None for one that sees no order."""
+        return None
+
+    def people(self) -> PeopleFigures | None:
+        """Return who judged, of a judge that is people."""
         return None
 
     def close(self) -> None:  # noqa: B027 - it need not

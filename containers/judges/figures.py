@@ -8,7 +8,7 @@ from statistics import fmean
 
 from containers.contracts.configs.parts.judges import Judge
 from containers.contracts.outcome import Metric
-from containers.contracts.records import JudgeFigures
+from containers.contracts.records import JudgeFigures, PeopleFigures
 from containers.evals.length_control import length_controlled_win_rate
 from containers.evals.paired import holm_adjusted, mcnemar_p_value
 from containers.evals.pass_at_k import pass_at_k
@@ -27,6 +27,7 @@ class Judgement:
         shown: who it is, for people.
         part: what it had to do with the training, as a clause; empty: nothing.
         places: how much the order decided, of a judge that sees one.
+        people: who judged, of a judge that is people.
     """
 
     judge: Judge
@@ -34,6 +35,7 @@ class Judgement:
     shown: str
     part: str
     places: Places | None = None
+    people: PeopleFigures | None = None
 
 
 def all_figures(
@@ -59,14 +61,15 @@ def _figures(
 ) -> JudgeFigures:
     name = judgement.judge.name
     told = [place for place, verdict in enumerate(judgement.verdicts) if verdict.points is not None]
-    reasons = Counter(verdict.reason for verdict in judgement.verdicts if verdict.points is None)
+    num_asked = sum(verdict.was_asked for verdict in judgement.verdicts)
+    reasons = Counter(verdict.reason for verdict in judgement.verdicts if verdict.points is None and verdict.was_asked)
     points = [_points(judgement.verdicts[place]) for place in told]
     base = JudgeFigures(
         name=name,
         type=judgement.judge.type,
         shown=judgement.shown,
         part_in_training=judgement.part,
-        num_pairs=len(pairs),
+        num_pairs=max(1, num_asked),
         num_prompts=len({prompt_ids[place] for place in told}),
         untold=tuple(reasons.most_common()),
         num_wins=sum(value > 0.5 for value in points),
@@ -74,7 +77,8 @@ def _figures(
         num_losses=sum(value < 0.5 for value in points),
         first_share=None if judgement.places is None else judgement.places.first_share,
         agreement=None if judgement.places is None else judgement.places.agreement,
-        problem=_problem(len(told), len(pairs), reasons) or (judgement.places.problem if judgement.places else ""),
+        people=judgement.people,
+        problem=_problem(len(told), num_asked, reasons) or (judgement.places.problem if judgement.places else ""),
     )
     if not told:
         return base

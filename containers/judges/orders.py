@@ -40,6 +40,14 @@ def verdict_of(policy_first: Chosen, reference_first: Chosen) -> Verdict:
     return Verdict({"first": 1.0, "second": 0.0, "tie": 0.5}[first or "tie"])
 
 
+def verdict_in_one_order(chosen: Chosen, *, policy_first: bool) -> Verdict:
+    """Return the verdict on a pair that was shown in one order."""
+    if chosen.choice is None:
+        return Verdict(None, chosen.reason)
+    of_policy = chosen.choice if policy_first else _OTHER[chosen.choice]
+    return Verdict({"first": 1.0, "second": 0.0, "tie": 0.5}[of_policy])
+
+
 def places_of(pairs: Sequence[tuple[Chosen, Chosen]]) -> Places:
     """Return how much places decided, from pairs shown with the policy first and with the reference first."""
     choices = [one.choice for pair in pairs for one in pair if one.choice in ("first", "second")]

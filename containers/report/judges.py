@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from containers.contracts.outcome import Metric
-from containers.contracts.records import JudgeFigures, PolicyEvaluation
+from containers.contracts.records import JudgeFigures, PeopleFigures, PolicyEvaluation
 from containers.document.model import Block, Note, Table, Text, Value, heads
 from containers.formatting import interval, number, percent, quantity
 
@@ -19,7 +19,8 @@ def judge_blocks(judges: Sequence[JudgeFigures]) -> tuple[Block, ...]:
         return ()
     notes = [
         *(f"{judge.name} is no judge here: {judge.problem}." for judge in judges if judge.problem),
-        *(_order(judge) for judge in judges if judge.first_share is not None),
+        *(_order(judge) for judge in judges if judge.first_share is not None and judge.people is None),
+        *(_people(judge, judge.people) for judge in judges if judge.people is not None),
         *(_untold(judge) for judge in judges if judge.untold and not judge.problem),
     ]
     return (
@@ -75,6 +76,17 @@ def _order(judge: JudgeFigures) -> str:
     return (
         f"{judge.name} saw each pair in both orders: it chose the first answer in {first} of its choices, and the same "
         f"answer in both orders in {agreement} of the pairs; the others are ties."
+    )
+
+
+def _people(judge: JudgeFigures, people: PeopleFigures) -> str:
+    each = ", ".join(f"{name} {count:,}" for name, count in people.judged)
+    text = f"{judge.name}: pairs judged by each: {each}. Each saw a pair in one order, drawn for that person."
+    if people.agreement is None:
+        return f"{text} No pair was judged by two people, so how far they agree is not known."
+    alpha = "" if people.alpha is None else f" (Krippendorff's alpha {people.alpha:.2f})"
+    return (
+        f"{text} Two people said the same of {percent(people.agreement)} of {people.num_shared:,} shared pairs{alpha}."
     )
 
 

@@ -79,7 +79,8 @@ def _judged(context: StageContext, config: EvaluatePolicyConfig, judge: Judge, p
     started = start_judge(context, config, judge)
     try:
         verdicts = started.verdicts(pairs)
-        found = Judgement(judge, verdicts, started.shown(), started.part_in_training(), started.places())
+        part, places = started.part_in_training(), started.places()
+        found = Judgement(judge, verdicts, started.shown(), part, places, started.people())
     finally:
         started.close()
     context.recorder.progress(len(pairs), len(pairs), unit="pairs", text=f"judged by {judge.name}")

@@ -29,7 +29,7 @@ _EPILOG = """examples:
   rlhf plan -c configs/runs/helpsteer3-qwen3-8b.yaml --profile 4x48gb
 
 exit codes: 0 done, 1 failed or a gate stayed closed, 2 the configuration or command line is wrong,
-  3 a person must decide at a gate (`rlhf approve`), 130 interrupted, 143 stopped by SIGTERM
+  3 a person must decide at a gate (`rlhf approve`) or judge (`rlhf judge`), 130 interrupted, 143 stopped by SIGTERM
 """
 
 

@@ -59,6 +59,11 @@ COMMANDS: Mapping[str, ListedCommand] = {
         "show what waits for a person at a gate, or decide",
         f"{_DEMO} --gate reward_model --approve --by Ada",
     ),
+    "judge": ListedCommand(
+        "judge:JUDGE",
+        "judge pairs of answers of a run blind, as one of its evaluate_policy.judges",
+        f"{_DEMO} --by ada",
+    ),
     "retrain": ListedCommand(
         "retrain:RETRAIN",
         "train a challenger on the newest data; it becomes champion only if it is better beyond chance",

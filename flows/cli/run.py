@@ -191,12 +191,12 @@ def exit_code_of(error: BaseException | None, display: TerminalDisplay) -> int:
     Raises:
         KeyboardInterrupt, EndedBySignal: a user or a signal stopped it.
     """
-    from tasks.config.gates import GateWaitsError
+    from tasks.config.gates import PersonAwaitedError
     from tasks.prefect_sync.cancellation import RunCancelledError
 
     if error is None:
         return 0
-    if isinstance(error, GateWaitsError):
+    if isinstance(error, PersonAwaitedError):
         display.say(f"\n{error}")
         return _EXIT_WAITS
     if isinstance(error, RunCancelledError):

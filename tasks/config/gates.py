@@ -1,8 +1,9 @@
 """Gates: the rules for a model before the pipeline goes on, and the verdict with its figures. Pure.
 
 Exception
-├── GateClosedError     a model did not pass its gate, a person rejected it, or its approval timed out
-└── GateWaitsError      a person must decide, and has not yet
+├── GateClosedError         a model did not pass its gate, a person rejected it, or its approval timed out
+└── PersonAwaitedError      a person must do something first
+    └── GateWaitsError      a person must decide about a model, and has not yet
 """
 
 from typing import Literal, Self
@@ -28,8 +29,12 @@ class GateClosedError(Exception):
     """A model did not pass its gate and has no waiver, a person rejected it, or its approval timed out."""
 
 
-class GateWaitsError(Exception):
-    """A person must decide about a model and has not yet; the run ends here and goes on after the decision."""
+class PersonAwaitedError(Exception):
+    """A person must do something first; the run ends here, and goes on when it is started again after that."""
+
+
+class GateWaitsError(PersonAwaitedError):
+    """A person must decide about a model and has not yet."""
 
     def __init__(self, message: str, verdict: GateVerdict) -> None:
         super().__init__(message)

@@ -13,7 +13,7 @@ from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.parts.evidence import evidence_judges
-from containers.contracts.configs.parts.judges import EndpointJudge, Judge, JudgingModel
+from containers.contracts.configs.parts.judges import EndpointJudge, Judge, JudgingModel, PeopleJudge
 from containers.contracts.configs.parts.rewards import FurtherRewardModel, RewardModelTerm
 from containers.contracts.configs.sample_completions import SampleCompletionsConfig
 from containers.contracts.configs.stages import StageConfig
@@ -209,6 +209,12 @@ class RunTree(Frozen):
         """The judges behind an address, which no stage can ask."""
         judges = self.evaluate_policy.judges if self.has_policy else ()
         return tuple(judge for judge in judges if isinstance(judge, EndpointJudge))
+
+    @property
+    def people_judges(self) -> tuple[PeopleJudge, ...]:
+        """The judges that are people."""
+        judges = self.evaluate_policy.judges if self.has_policy else ()
+        return tuple(judge for judge in judges if isinstance(judge, PeopleJudge))
 
     @property
     def judges_of_evidence(self) -> tuple[Judge, ...]:

@@ -6,10 +6,11 @@ from typing import Any
 from containers.contracts.configs.parts.judges import JudgingModel, LanguageModelJudge
 from containers.contracts.digests import file_sha256
 from containers.contracts.names import JUDGE_INPUT
-from containers.contracts.spec import StageInput
+from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.run import RunConfig
 from tasks.config.sources import model_source
 from tasks.display import current_display
+from tasks.judges.people import PeopleWaitedForError, ask_people, peoples_input
 from tasks.judges.verdicts import VERDICTS_FOLDER, collected, known_verdicts
 from tasks.pipeline.further_reward_models import certificate_file, further_model_inputs
 from tasks.pipeline.inputs import model_input
@@ -49,7 +50,39 @@ def judging_inputs(run: RunConfig, made: Mapping[str, Any], ask_hub: bool) -> tu
         else known_verdicts(judge, made["completions"], folder)
         for judge in run.asked_judges
     )
-    return (*further_model_inputs(run, ask_hub), *models, *written)
+    chosen = (peoples_input(judge, made["completions"], folder, seed=run.run.seed) for judge in run.people_judges)
+    return (*further_model_inputs(run, ask_hub), *models, *written, *chosen)
+
+
+def demand_people(run: RunConfig, completions: ArtifactRef, *, command: str) -> None:
+    """Ask people to judge, and go on only if enough of them have judged every pair.
+
+    Args:
+        command: how the run goes on.
+
+    Raises:
+        PeopleWaitedForError: some have yet to.
+    """
+    folder = run.store_dir.absolute() / VERDICTS_FOLDER
+    waiting = []
+    for judge in run.people_judges:
+        choices = ask_people(
+            judge,
+            completions,
+            folder,
+            run_name=run.run.name,
+            output_dir=run.output_dir.resolve(),
+            seed=run.run.seed,
+            command=command,
+        )
+        if not choices.is_enough:
+            waiting.append(choices.state_text())
+    if waiting:
+        lines = "\n".join(f"  {line}" for line in waiting)
+        raise PeopleWaitedForError(
+            f"People judge the policy, and have yet to:\n{lines}\nGive `rlhf judge --by NAME` the same -c, --set and "
+            f"--profile as the run. Then go on with: {command}"
+        )
 
 
 def _judge_inputs(judge: JudgingModel, ask_hub: bool) -> tuple[StageInput, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 
-from tasks.config.gates import GateWaitsError
+from tasks.config.gates import PersonAwaitedError
 from tasks.config.logins import require_given_for
 from tasks.config.run import RunConfig
 from tasks.display import current_display
@@ -96,7 +96,7 @@ def mlflow_uri(config: RunConfig) -> str:
 
 def _status(error: BaseException) -> RunStatus:
     """MLflow status: KILLED for a stopped run, FAILED after an error, FINISHED for a run that waits at a gate."""
-    if isinstance(error, (GateWaitsError, Pause)):
+    if isinstance(error, (PersonAwaitedError, Pause)):
         return "FINISHED"
     return "KILLED" if isinstance(error, RunCancelledError) or not isinstance(error, Exception) else "FAILED"
 

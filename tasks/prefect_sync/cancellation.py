@@ -11,7 +11,7 @@ from signal import Signals
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import TerminationSignal
 
-from tasks.config.gates import GateWaitsError
+from tasks.config.gates import PersonAwaitedError
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError, present_flow_run
 from tasks.prefect_sync.ledger import EndState
 
@@ -130,7 +130,7 @@ def end_of(error: BaseException | None) -> tuple[EndState, str]:
     """
     if error is None:
         return "COMPLETED", ""
-    if isinstance(error, GateWaitsError):
+    if isinstance(error, PersonAwaitedError):
         return "COMPLETED", str(error)
     if isinstance(error, RunCancelledError):
         return "CANCELLED", str(error)

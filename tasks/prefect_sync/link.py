@@ -19,7 +19,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import Abort, Pause, TerminationSignal
 
 from containers.launch.docker.cleanup import current_owner
-from tasks.config.gates import GateWaitsError
+from tasks.config.gates import PersonAwaitedError
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError, present_flow_run
 from tasks.prefect_sync.cancellation import (
     CANCELLED,
@@ -200,9 +200,9 @@ class PrefectLink:
         if is_there and self.watch.was_away:
             self._catch_up()
         state = prefect_state(end)
-        if is_there and isinstance(error, GateWaitsError):
+        if is_there and isinstance(error, PersonAwaitedError):
             state = self._show_waiting(error)
-        is_shown = end.state == "CANCELLED" or isinstance(error, (GateWaitsError, TerminationSignal))
+        is_shown = end.state == "CANCELLED" or isinstance(error, (PersonAwaitedError, TerminationSignal))
         if is_there and is_shown:
             _ends[-1].told()
         if not is_there or is_shown:
@@ -238,7 +238,7 @@ class PrefectLink:
             logger.warning("Prefect was not told everything about the suspended run: %s", error)
         remove_ledger(self.ledger.path)
 
-    def _show_waiting(self, error: GateWaitsError) -> "State[Any]":
+    def _show_waiting(self, error: PersonAwaitedError) -> "State[Any]":
         """Name the state of a run that waits for a person's decision: it is neither a success nor a failure."""
         state: State[Any] = State(type=StateType.COMPLETED, name=_WAITS, message=str(error))
         try:

@@ -12,7 +12,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from containers.contracts.base import BatchSize, Frozen, Name, Positive, Rows, Steps
-from containers.contracts.configs.parts.judges import EndpointJudge, Judge, LanguageModelJudge, same_judge
+from containers.contracts.configs.parts.judges import (
+    EndpointJudge,
+    Judge,
+    LanguageModelJudge,
+    PeopleJudge,
+    same_judge,
+)
 from containers.contracts.configs.parts.rewards import OwnTerm, RewardModelTerm, RewardTerm
 
 Correlation = Annotated[float, Field(ge=-1, le=1)]
@@ -98,7 +104,9 @@ def evidence_judges(
     able = [judge for judge in judges if not any(same_judge(judge, reward) for reward in rewards)]
     chosen = [judge for judge in able if judge.name == settings.judge]
     needs_no_model = [
-        judge for judge in able if not isinstance(judge, LanguageModelJudge | EndpointJudge) and judge not in chosen
+        judge
+        for judge in able
+        if not isinstance(judge, LanguageModelJudge | EndpointJudge | PeopleJudge) and judge not in chosen
     ]
     verifiers = (
         _as_judge(reward) for reward in rewards if reward.needs_answer and not isinstance(reward, RewardModelTerm)
@@ -129,6 +137,8 @@ def evidence_contradictions(
     named = next((judge for judge in judges if judge.name == settings.judge), None)
     if isinstance(named, EndpointJudge):
         yield "judge", f"{named.name} is behind an address, which a stage cannot reach. Name another judge."
+    elif isinstance(named, PeopleJudge):
+        yield "judge", f"{named.name} are people, for whom no training waits. Name another judge."
     elif named is not None and any(same_judge(named, reward) for reward in rewards):
         yield "judge", f"{named.name} is one of the rewards that train the policy. Name a judge that is not."
     if settings.minimum_rank_agreement is not None and not evidence_judges(settings, judges, rewards):

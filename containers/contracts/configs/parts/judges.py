@@ -65,10 +65,22 @@ class EndpointJudge(NamedByType):
     parallel: Annotated[BatchSize, Field(ge=1, le=256)] = Field(8, description="Questions at a time")
 
 
+class PeopleJudge(NamedByType):
+    """People, who see pairs blind with `rlhf judge`; the run waits for them."""
+
+    type: Literal["people"] = "people"
+    num_pairs: Annotated[BatchSize, Field(ge=8, le=10_000)] = Field(
+        64, description="Pairs that each person judges, drawn by the seed; fewer where there are fewer"
+    )
+    num_people: Annotated[BatchSize, Field(ge=1, le=100)] = Field(
+        1, description="The run goes on once so many have judged all of them"
+    )
+
+
 # Judges that are models from elsewhere.
 JudgingModel: TypeAlias = OtherRewardModel | LanguageModelJudge
 
-Judge: TypeAlias = Annotated[JudgingModel | EndpointJudge | OwnTerm, Field(discriminator="type")]
+Judge: TypeAlias = Annotated[JudgingModel | EndpointJudge | PeopleJudge | OwnTerm, Field(discriminator="type")]
 
 
 def same_judge(judge: Judge, reward: RewardTerm) -> bool:
