@@ -9,7 +9,7 @@ from typing import Any
 from containers.contracts.configs.parts.judges import PeopleJudge
 from containers.contracts.names import JUDGE_INPUT, VERDICTS_FILE
 from containers.contracts.records import PeopleFigures
-from containers.evals.rater_agreement import krippendorff_alpha
+from containers.judges.rater_agreement import krippendorff_alpha
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.judges.base import Pair, Places, StartedJudge, Verdict

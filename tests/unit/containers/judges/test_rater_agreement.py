@@ -2,7 +2,7 @@
 
 import pytest
 
-from containers.evals.rater_agreement import krippendorff_alpha
+from containers.judges.rater_agreement import krippendorff_alpha
 
 
 def test_it_is_the_published_example() -> None:
