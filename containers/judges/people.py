@@ -9,11 +9,11 @@ from typing import Any
 from containers.contracts.configs.parts.judges import PeopleJudge
 from containers.contracts.names import JUDGE_INPUT, VERDICTS_FILE
 from containers.contracts.records import PeopleFigures
-from containers.judges.rater_agreement import krippendorff_alpha
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.judges.base import Pair, Places, StartedJudge, Verdict
 from containers.judges.orders import Chosen, verdict_in_one_order
+from containers.judges.rater_agreement import krippendorff_alpha
 from containers.rewards.base import Rewarding
 
 _NOT_SHOWN = Verdict(None, "it was not shown", was_asked=False)
