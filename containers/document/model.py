@@ -228,7 +228,10 @@ class Beside:
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a heading. `anchor` and `short` are its link and name in the navigation of a page."""
+    """Blocks under a heading. `anchor` and `short` are its link and name in the navigation of a page.
+
+    A section of a page that is folded shows its heading alone until a reader opens it.
+    """
 
     kind: ClassVar = "section"
     title: str
@@ -236,6 +239,7 @@ class Section:
     outcome: Text | None = None
     anchor: str = ""
     short: str = ""
+    is_folded: bool = False
 
 
 Block: TypeAlias = Facts | Table | Plots | Note | Bullets | Code | Samples | Dag | Definitions | Fold | Beside | Section

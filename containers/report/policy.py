@@ -7,6 +7,7 @@ from containers.contracts.records import ComparedTerm, PolicyEvaluation
 from containers.document.model import (
     Beside,
     Block,
+    Fold,
     Note,
     Plots,
     Section,
@@ -18,7 +19,7 @@ from containers.document.model import (
 )
 from containers.formatting import interval, quantity
 from containers.report.judges import independent_judges, judge_blocks
-from containers.report.samples import side_by_side
+from containers.report.samples import extremes, side_by_side
 
 _CAVEAT = (
     "The judge here is the same reward model that the policy was trained to please. A gain shows that training reached "
@@ -52,8 +53,13 @@ def policy_blocks(evaluation: PolicyEvaluation, *, num_samples: int, by_pairs: b
         *judge_blocks(evaluation.judges),
         *(Note(text, "caveat") for text in caveat),
         *((_rewards(evaluation.terms),) if evaluation.terms else ()),
-        Beside(((_both(evaluation), _differences(evaluation)), (plots,))),
-        *((Section("Side by side", (side_by_side(samples, judges=independent),)),) if samples else ()),
+        *((Section("Side by side", (side_by_side(extremes(samples), judges=independent),)),) if samples else ()),
+        *(
+            (Fold(f"All {len(samples)} samples", (side_by_side(samples, judges=independent),)),)
+            if len(samples) > len(extremes(samples))
+            else ()
+        ),
+        Fold("Reward, lengths, KL", (Beside(((_both(evaluation), _differences(evaluation)), (plots,))),)),
     )
 
 

@@ -1,9 +1,11 @@
 """The report of a run: one page with every section, and a short one for Prefect."""
 
+from dataclasses import replace
+
 from containers.contracts.names import CERTIFICATE_PAGE_FILE, StageName
 from containers.document.glossary import GLOSSARY
 from containers.document.links import ui_command
-from containers.document.model import Block, Definitions, Facts, Note, Page, Plots, Section, Text
+from containers.document.model import Block, Definitions, Facts, Fold, Note, Page, Plots, Section, Text
 from containers.formatting import moment, number, one_line, parity_text
 from containers.report.champions import decision_section
 from containers.report.curves import Curves
@@ -22,10 +24,11 @@ from containers.report.written import written_samples
 
 
 def run_page(inputs: ReportInputs, *, title: str, num_samples: int) -> Page:
-    """Return the whole report."""
+    """Return the whole report, in the order in which a person reads it; what only some look up is folded."""
     pipeline, command = inputs.pipeline, ui_command(inputs.pipeline)
     opens = f"The links to MLflow and Prefect on this page open while {command} runs, with the same ports."
     champions = (_champions(inputs),) if inputs.decisions else ()
+    failed = any(record.status == "failed" for record in pipeline.stages)
     return Page(
         f"{one_line(title, 120)}: {one_line(pipeline.run_name, 120)}",
         facts=(
@@ -40,20 +43,30 @@ def run_page(inputs: ReportInputs, *, title: str, num_samples: int) -> Page:
         cards=headline_cards(inputs),
         sections=(
             *champions,
-            stages_section(inputs),
-            *_gates(inputs),
-            Section("Data", _data(inputs), anchor="data", short="Data"),
-            *_sft(inputs),
-            *_reward_model(inputs, num_samples),
+            *((stages_section(inputs),) if failed else ()),
             *_policy(inputs, num_samples),
-            hardware_section(inputs),
-            lineage_section(inputs),
-            repeat_section(inputs),
-            Section("Glossary", (Definitions(tuple(GLOSSARY)),), anchor="glossary", short="Glossary"),
+            *_reward_model(inputs, num_samples),
+            *map(
+                _folded,
+                (
+                    Section("Data", _data(inputs), anchor="data", short="Data"),
+                    *_sft(inputs),
+                    *_gates(inputs),
+                    *(() if failed else (stages_section(inputs),)),
+                    hardware_section(inputs),
+                    lineage_section(inputs),
+                    repeat_section(inputs),
+                    Section("Glossary", (Definitions(tuple(GLOSSARY)),), anchor="glossary", short="Glossary"),
+                ),
+            ),
         ),
         footer=f"Written by rlhf-flows from the records of run {one_line(pipeline.run_id, 80)}. The page needs no "
         "network and runs no script.",
     )
+
+
+def _folded(section: Section) -> Section:
+    return replace(section, is_folded=True)
 
 
 def short_page(inputs: ReportInputs, *, title: str) -> Page:
@@ -143,8 +156,8 @@ def _reward_model(inputs: ReportInputs, num_samples: int) -> tuple[Section, ...]
     training = _training(inputs, StageName.TRAIN_REWARD_MODEL)
     blocks = (
         Note(lead, "lead", ("score", "pair")),
-        Section("Training", training),
-        Section("Evaluation", _evaluation(inputs, num_samples)),
+        *_evaluation(inputs, num_samples),
+        Fold("Training: facts and curves", training),
     )
     return (Section("Reward model", blocks, anchor="reward-model", short="Reward model"),)
 
@@ -172,11 +185,16 @@ def _evaluation(inputs: ReportInputs, num_samples: int) -> tuple[Block, ...]:
             "The certificate: every suite by its parts, length bias, calibration, and score parity",
             link=CERTIFICATE_PAGE_FILE,
         ),
-        Plots(reward_evaluation_plots(certificate)),
-        *((Note(one_group, "quiet"),) if undrawn else ()),
-        Note(log_loss, "quiet", ("log loss",)),
-        Note(scores, "quiet"),
-        *((Section("Sample predictions", (scored_samples(samples),)),) if samples else ()),
+        Fold(
+            "Accuracy by group, margins, calibration",
+            (
+                Plots(reward_evaluation_plots(certificate)),
+                *((Note(one_group, "quiet"),) if undrawn else ()),
+                Note(log_loss, "quiet", ("log loss",)),
+                Note(scores, "quiet"),
+            ),
+        ),
+        *((Fold("Sample predictions", (scored_samples(samples),)),) if samples else ()),
     )
 
 
@@ -194,10 +212,10 @@ def _policy(inputs: ReportInputs, num_samples: int) -> tuple[Section, ...]:
     )
     blocks = (
         Note(lead, "lead", ("KL", "reference") if by_pairs else ("reward", "KL", "reference")),
+        *judged,
         *_evidence(inputs),
-        Section("Training", _training(inputs, stage)),
-        *((Section("What it wrote", (written_samples(inputs.written),)),) if inputs.written else ()),
-        Section("Against the reference", judged),
+        Fold("Training: facts and curves", _training(inputs, stage)),
+        *((Fold("What it wrote in training", (written_samples(inputs.written),)),) if inputs.written else ()),
     )
     return (Section("Policy", blocks, anchor="policy", short="Policy"),)
 

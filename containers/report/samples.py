@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from containers.contracts.records import SCORE_TOLERANCE, SamplePrediction, SideBySide
 from containers.document.model import Answer, Sample, Samples, Text, Tone
 
+_EXTREMES = 3
 _TONES: dict[str, Tone] = {"policy": "good", "reference": "bad"}
 
 
@@ -24,6 +25,19 @@ def side_by_side(samples: Sequence[SideBySide], *, judges: Sequence[str] = ()) -
         f"than {SCORE_TOLERANCE:g} apart."
     )
     return Samples("side_by_side", tuple(_beside(sample, judges) for sample in samples), note)
+
+
+def extremes(samples: Sequence[SideBySide]) -> tuple[SideBySide, ...]:
+    """Return the samples that tell most: the largest loss and gain of reward, and one on which judges differ.
+
+    Args:
+        samples: from the largest loss of reward to the largest gain.
+    """
+    if len(samples) <= _EXTREMES:
+        return tuple(samples)
+    between = samples[1:-1]
+    apart = [sample for sample in between if len({winner for _, winner in sample.judged} | {sample.winner}) > 1]
+    return (samples[0], (apart or between)[0], samples[-1])
 
 
 def _scored(sample: SamplePrediction) -> Sample:

@@ -10,8 +10,10 @@ from containers.contracts.records import TrainingInfo
 from containers.curve_alarms import alarms
 from containers.document.model import (
     Answer,
+    Beside,
     Block,
     Facts,
+    Fold,
     Note,
     Pairs,
     Plots,
@@ -48,13 +50,15 @@ def evidence_blocks(evidence: Evidence, info: TrainingInfo) -> tuple[Block, ...]
     marks = [(point.kl, point.reward, str(point.step), trusted) for point, trusted in points if point.kl is not None]
     frontier = frontier_plot("Reward over the root of the KL", marks, salt="evidence")
     agreement = evidence.rank_agreement
-    return (
-        Note(_published(evidence, info), "lead"),
+    notes: tuple[Block, ...] = (
         *((Note(_judged_by(evidence, info), "quiet"),) if evidence.judge else ()),
         *((Note(_agreement_text(agreement, evidence.judge), "quiet"),) if agreement is not None else ()),
+    )
+    return (
+        Note(_published(evidence, info), "lead"),
         *((_looks(evidence),) if evidence.looks else ()),
-        *((Plots((frontier,)),) if frontier is not None else ()),
-        *((Section("The same prompts at each look", (_answers(evidence),)),) if evidence.looks else ()),
+        *((Beside(((Plots((frontier,)),), notes)),) if frontier is not None else notes),
+        *((Fold("Start, middle and end on the same prompts", (_answers(evidence),)),) if evidence.looks else ()),
     )
 
 

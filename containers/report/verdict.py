@@ -17,6 +17,7 @@ from containers.report.stages import absence, ends_early_as_asked, is_part
 _BY_ITS_REWARDS = (
     "Only what trained it, or learnt from the same data, has judged it. Name a judge in evaluate_policy.judges."
 )
+_CHANCE = 0.5
 _WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "plain", "good")
 
 
@@ -59,8 +60,8 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
     is_about_reward_model_only = bool(inputs.decisions) and policy is None
     return (
         *decision_cards(inputs),
-        *(of_reward_model if is_part(inputs, judged) else ()),
         *(of_policy if is_part(inputs, trained) and not is_about_reward_model_only else ()),
+        *(of_reward_model if is_part(inputs, judged) else ()),
         *_fine_tuning_card(inputs),
         *_data_cards(inputs),
         _duration_card(inputs),
@@ -79,9 +80,11 @@ def _statements(inputs: ReportInputs) -> list[Statement]:
     if failed_checks:
         statements.insert(0, Statement("bad", "The system check failed: nothing was started.", f"{failed_checks}."))
     passed = {verdict.name for verdict in pipeline.gates if verdict.passed and verdict.opens}
+    gates = [gate_statement(inputs, verdict) for verdict in pipeline.gates]
     if passed == set(GATE_STAGES.values()):
-        statements.append(Statement("good", "All gates passed."))
-    statements += [gate_statement(inputs, verdict) for verdict in pipeline.gates]
+        statements.append(_all_passed(inputs))
+        gates.reverse()  # the policy's figures are what the headline is about
+    statements += gates
     statements = [*decision_statements(inputs), *statements]
     if any(item.tone == "bad" for item in statements):
         return statements
@@ -106,6 +109,23 @@ def _statements(inputs: ReportInputs) -> list[Statement]:
             Statement("plain", "No gate was reached.", sentence(absence(inputs, StageName.EVALUATE_REWARD_MODEL)))
         )
     return statements
+
+
+def _all_passed(inputs: ReportInputs) -> Statement:
+    """Say that all gates passed, and by whose word the policy is better, where an independent judge is sure of it."""
+    sure = [
+        judge
+        for judge in (independent_judges(inputs.policy) if inputs.policy else ())
+        if judge.win_rate is not None and judge.win_rate.ci_low is not None and judge.win_rate.ci_low > _CHANCE
+    ]
+    if not sure:
+        return Statement("good", "All gates passed.")
+    names = " and ".join(judge.name for judge in sure)
+    return Statement(
+        "good",
+        f"The policy is better than its reference, by the word of {names}, and all gates passed.",
+        f"{'It' if len(sure) == 1 else 'They'} took no part in training.",
+    )
 
 
 def _card(label: str, term: str, metric: Metric | None, *, noun: str, absent: str, signed: bool = False) -> Card:

@@ -35,9 +35,9 @@ def test_a_judge_that_is_not_the_gold_rule_ends_it_within_one_interval_of_golds_
     planted: dict[str, Course],
 ) -> None:
     looked, whole = planted["stop"], planted["note"]
-    assert whole.peak <= looked.last_step <= whole.peak + LOOK_EVERY
+    assert whole.fall is not None and looked.last_step <= whole.fall + LOOK_EVERY
     assert looked.evidence.looks[-1].consequence == "ends"
-    assert looked.evidence.ended_because.startswith("form saw that it is worse than")
+    assert looked.evidence.ended_because.startswith("right_answer saw that it is worse than")
 
 
 def test_what_is_published_is_better_by_gold_than_the_last_step(planted: dict[str, Course]) -> None:

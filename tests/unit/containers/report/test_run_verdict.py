@@ -43,8 +43,8 @@ def test_both_gates_passed(made: MadeRun) -> None:
     assert [text[:40] for text in found.details] == [
         "Only what trained it, or learnt from the",
         "All gates passed.",
-        "The reward model passed its gate. Accura",
         "The policy passed its gate. Reward gain ",
+        "The reward model passed its gate. Accura",
     ]
 
 
@@ -127,10 +127,10 @@ def test_a_run_that_was_to_end_early_is_no_failure_and_lacks_nothing(made: MadeR
 def test_the_main_figures_have_interval_size_and_origin(made: MadeRun) -> None:
     found = cards(made)
     assert list(found) == [
-        "Reward model accuracy",
         "Reward gain over the reference",
         "Win rate by the rewards",
         "KL to the reference",
+        "Reward model accuracy",
         "Preference pairs used",
         "Time spent in stages",
     ]
