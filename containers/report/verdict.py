@@ -124,7 +124,7 @@ def _all_passed(inputs: ReportInputs) -> Statement:
     return Statement(
         "good",
         f"The policy is better than its reference, by the word of {names}, and all gates passed.",
-        f"{'It' if len(sure) == 1 else 'They'} took no part in training.",
+        f"{names} took no part in training.",
     )
 
 

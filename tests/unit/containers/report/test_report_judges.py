@@ -62,7 +62,7 @@ def test_the_headline_is_good_only_by_the_word_of_an_independent_judge(made: Mad
     banner = run_verdict(load_report_inputs(with_judges(made, GOLD).context()))
     assert banner.tone == "good"
     assert banner.headline == "The policy is better than its reference, by the word of gold, and all gates passed."
-    assert banner.details[0] == "It took no part in training."
+    assert banner.details[0] == "gold took no part in training."
     banner = run_verdict(load_report_inputs(with_judges(made, TRAINED).context()))
     assert (banner.tone, banner.headline) == ("plain", "No independent judge has judged the policy.")
 
