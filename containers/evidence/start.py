@@ -108,7 +108,12 @@ def evidence_callback(
         progress=Progress(settings, judge=judges[0].name if judges else ""),
         held_out=looks,
         recorder=context.recorder,
-        every=steps_between_looks(settings, num_steps=schedule.num_steps, exact_every=config.num_iterations)
+        every=steps_between_looks(
+            settings,
+            num_steps=schedule.num_steps,
+            exact_every=config.num_iterations,
+            completions_a_step=context.spec.batch.global_batch_size,
+        )
         if judges
         else schedule.save_steps,
         exact_every=config.num_iterations,

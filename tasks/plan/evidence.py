@@ -34,7 +34,12 @@ def looks_work(
     settings = config.evidence
     if schedule is None or settings is None or not prompts_held_out(context):
         return 0, Work()
-    every = steps_between_looks(settings, num_steps=schedule.num_steps, exact_every=config.num_iterations)
+    every = steps_between_looks(
+        settings,
+        num_steps=schedule.num_steps,
+        exact_every=config.num_iterations,
+        completions_a_step=batch.global_batch_size,
+    )
     num_looks, ranks = math.ceil(schedule.num_steps / every), profile.num_processes
     answers = 2 * settings.num_pairs * (1 + num_looks)
     rows = batch.per_device_batch_size * batch.gradient_accumulation_steps

@@ -22,8 +22,10 @@ from containers.contracts.configs.parts.judges import (
 from containers.contracts.configs.parts.rewards import OwnTerm, RewardModelTerm, RewardTerm
 
 Correlation = Annotated[float, Field(ge=-1, le=1)]
-# Looks of a run, unless it says after how many steps.
+# Looks of a run, unless it says after how many steps: so many, or fewer where they would take more than a twentieth of
+# what is written.
 LOOKS_OF_A_RUN = 8
+_FEWEST_LOOKS, _SHARE_FOR_LOOKS = 4, 0.05
 # Fewer held-out prompts say nothing about a policy.
 FEWEST_PROMPTS = 8
 _MOST_PROMPTS = 128
@@ -34,7 +36,11 @@ _LARGEST_SHARE, _SMALLEST_SHARE, _WANTED_PROMPTS = 4, 10, 16
 class EvidenceSettings(Frozen):
     """Whether the policy still gets better: looks by judges that do not train it, and what follows."""
 
-    steps: Steps | None = Field(None, description="A look every so many steps; null: an eighth of the run")
+    steps: Steps | None = Field(
+        None,
+        description="A look every so many steps; null: an eighth of the run, or up to a quarter where looks would "
+        "write more than a twentieth of the run's completions",
+    )
     judge: Name | None = Field(
         None,
         description="The one of evaluate_policy.judges that decides; null: the first that needs no language model",
@@ -85,12 +91,18 @@ def num_held_out(settings: EvidenceSettings, num_prompts: int) -> int:
     return wanted if FEWEST_PROMPTS <= wanted <= num_prompts // 2 else 0
 
 
-def steps_between_looks(settings: EvidenceSettings, *, num_steps: int, exact_every: int) -> int:
+def steps_between_looks(
+    settings: EvidenceSettings, *, num_steps: int, exact_every: int, completions_a_step: int
+) -> int:
     """Return after how many steps a look is due: a multiple of `exact_every`, at least one.
 
-    Example: 100 steps have a look every 13 steps; with two updates for each batch, every 14.
+    Example: 100 steps of 512 completions have a look every 13 steps, of 128 completions every 25; with two updates for
+        each batch, every 14 and 26.
     """
-    wanted = settings.steps or math.ceil(num_steps / LOOKS_OF_A_RUN)
+    of_a_look = 2 * settings.num_pairs
+    affordable = int(_SHARE_FOR_LOOKS * num_steps * completions_a_step / of_a_look) - 1  # the start model writes too
+    looks = min(LOOKS_OF_A_RUN, max(_FEWEST_LOOKS, affordable))
+    wanted = settings.steps or math.ceil(num_steps / looks)
     return math.ceil(wanted / exact_every) * exact_every
 
 

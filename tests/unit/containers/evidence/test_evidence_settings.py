@@ -9,6 +9,7 @@ from containers.contracts.configs.parts.evidence import (
     evidence_contradictions,
     evidence_judges,
     num_held_out,
+    steps_between_looks,
 )
 from containers.contracts.configs.parts.judges import EndpointJudge, LanguageModelJudge, OtherRewardModel
 from containers.contracts.configs.parts.rewards import ExactTerm, MathTerm, PythonTerm, RewardModelTerm
@@ -71,6 +72,28 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], beta: f
     judges = [ENDPOINT, ExactTerm(), GOLD]
     found = dict(evidence_contradictions(EvidenceSettings(**settings), judges, [ExactTerm()], beta=beta))
     assert list(found) == [key] and text in found[key]
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "completions", "exact_every", "steps", "every"),
+    [
+        (100, 512, 1, None, 13),
+        (100, 128, 1, None, 25),
+        (100, 512, 2, None, 14),
+        (100, 128, 2, None, 26),
+        (1000, 64, 1, None, 125),
+        (50, 32, 1, 7, 7),
+        (3, 32, 1, None, 1),
+        (100, 512, 4, 30, 32),
+    ],
+)
+def test_looks_take_a_twentieth_of_the_completions_but_there_are_four(
+    num_steps: int, completions: int, exact_every: int, steps: int | None, every: int
+) -> None:
+    found = steps_between_looks(
+        EvidenceSettings(steps=steps), num_steps=num_steps, exact_every=exact_every, completions_a_step=completions
+    )
+    assert found == every
 
 
 def test_an_agreement_without_a_judge_is_refused() -> None:
