@@ -14,7 +14,7 @@ _MINUS = "−"
 _MARKDOWN_SPECIALS = "\\`*[]|~"
 _ABBREVIATIONS = {"kl": "KL", "sft": "SFT"}
 _ROUNDED_UNITS = frozenset({"score", "nats"})
-_WHOLE_UNITS = frozenset({"rows", "pairs", "steps", "prompts", "figures", "files", "examples"})
+_WHOLE_UNITS = frozenset({"rows", "pairs", "steps", "prompts", "figures", "files", "examples", "looks"})
 # Controls, surrogates, and the format characters that reorder or hide text on a page.
 _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 

@@ -50,13 +50,20 @@ def hold_out(
 def start_judges(
     context: StageContext, config: TrainPolicyConfig, held_out: Sequence[PolicyPrompt]
 ) -> tuple[NamedJudge, ...]:
-    """Start the judges that look, if there is anything to look at; those before one that cannot start are closed."""
+    """Start the judges that look, if there is anything to look at; those before one that cannot start are closed.
+
+    One that took part in the training would confirm what it taught, unless it compares with reference answers.
+    """
     if config.evidence is None or not held_out:
         return ()
     judges: list[NamedJudge] = []
     try:
         for judge in config.evidence.judges:
             judges.append(NamedJudge(judge.name, start_judge(context, config, judge)))
+            part = judges[-1].started.part_in_training()
+            if part and not judge.needs_answer:
+                judges.pop().started.close()
+                context.recorder.note(f"Warning: judge {judge.name} does not look at the policy in training: {part}.")
     except BaseException:
         close_judges(judges)
         raise

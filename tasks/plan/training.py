@@ -295,11 +295,13 @@ def _training_disk(
 ) -> Figure:
     """Checkpoints, the whole model, its adapter, and kept tokens.
 
-    Older checkpoints are deleted after the new one was read back. A policy has no best one: it is not evaluated.
+    Older checkpoints are deleted after the new one was read back. A policy on rewards has no best one, but one that is
+    trusted, if it is looked at.
     """
     has_best = stage is not StageName.TRAIN_POLICY
-    num_checkpoints = asked.save_total_limit + (2 if has_best else 1)
-    which = f"save_total_limit{', the best one,' if has_best else ''} and one that is being written"
+    further = "the best one" if has_best else ("the trusted one" if context.config.judges_of_evidence else "")
+    num_checkpoints = asked.save_total_limit + (2 if further else 1)
+    which = f"save_total_limit{f', {further},' if further else ''} and one that is being written"
     checkpoints = num_checkpoints * estimates.checkpoint_bytes(load)
     model = estimates.inference_memory(load.total, context.profile)
     adapter = load.trainable * 4 if load.uses_adapters else 0

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from containers.contracts.configs.parts.evidence import EvidenceSettings
+from containers.contracts.configs.parts.judges import OtherRewardModel
 from containers.contracts.configs.parts.rewards import LengthTerm, RewardModelTerm
 from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -278,3 +279,33 @@ def test_the_events_tell_each_look_and_its_curve(
     points = [(event["step"], event["values"]) for event in events if "evidence_reward" in event.get("values", {})]
     assert [step for step, _ in points] == [0, 2, 4, 6, 8]
     assert all({"evidence_win_rate", "evidence_kl"} <= set(values) for step, values in points if step)
+
+
+def test_a_judge_that_is_the_reward_model_under_another_name_does_not_look(
+    tmp_path: Path, inputs: dict[str, Path]
+) -> None:
+    context = context_of(
+        tmp_path,
+        {**inputs, "judge_other": inputs["reward_model"]},
+        evidence={"judges": (OtherRewardModel(name="other", path="elsewhere"),)},
+        schedule=TrainingSchedule(max_steps=2, save_steps=2),
+    )
+    train_policy.run(context)
+    assert (evidence_of(context).judge, evidence_of(context).published_step) == ("", 2)
+    assert "judge other does not look at the policy in training: it is the reward model that the policy was" in (
+        (context.work / "events.jsonl").read_text()
+    )
+
+
+def test_another_reward_model_looks(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    save_reward_model(tmp_path / "other" / "merged", seed=9)
+    context = context_of(
+        tmp_path,
+        {**inputs, "judge_other": tmp_path / "other"},
+        evidence={"judges": (OtherRewardModel(name="other", path="elsewhere"),)},
+        schedule=TrainingSchedule(max_steps=2, save_steps=2),
+    )
+    train_policy.run(context)
+    found = evidence_of(context)
+    assert found.judge == "other" and [look.step for look in found.looks] == [2]
+    assert found.rank_agreement is not None
