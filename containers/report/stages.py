@@ -3,7 +3,7 @@
 from containers.contracts.champions import RunDecision
 from containers.contracts.names import StageName
 from containers.contracts.outcome import StageFailure
-from containers.contracts.pipeline import STAGE_FACTS
+from containers.contracts.pipeline import STAGE_FACTS, Devices
 from containers.contracts.records import FIRST_TIME, GateVerdict, StageRecord
 from containers.document.links import mlflow_run_url
 from containers.document.model import (
@@ -46,14 +46,17 @@ def stages_section(inputs: ReportInputs) -> Section:
 
 def stages_table(inputs: ReportInputs) -> Table:
     """A row for each stage that the run reached."""
+    costs = ("GPU time",) if any(gpu_seconds(inputs, record) for record in inputs.pipeline.stages) else ()
+    figures = ("Duration", *costs, "Attempts")
     columns = (
-        *heads("Stage", "Status"), *heads("Duration", "Attempts", numbers=2), *heads("Runtime", "MLflow", "Artifact")
+        *heads("Stage", "Status"), *heads(*figures, numbers=len(figures)), *heads("Runtime", "MLflow", "Artifact")
     )  # fmt: skip
     rows = tuple(
         (
             record.stage.value,
             _status(inputs, record),
             stage_duration(record),
+            *(duration(seconds) if (seconds := gpu_seconds(inputs, record)) else None for _ in costs),
             record.attempts or None,
             runtime_text(record),
             _mlflow(inputs.pipeline.mlflow_url, record.mlflow_run_id),
@@ -122,6 +125,15 @@ def stage_duration(record: StageRecord) -> str:
     """How long the stage's last attempt took; a dash where it did not run, or is still writing this page."""
     timed = record.status in ("ran", "failed") and record.stage is not StageName.WRITE_REPORT
     return duration(record.duration_s) if timed else MISSING
+
+
+def gpu_seconds(inputs: ReportInputs, record: StageRecord) -> float:
+    """Seconds times GPUs that the stage's last attempt had in this run; 0 on a CPU, and where it did not run."""
+    measured, devices = inputs.measured.get(record.stage.value), STAGE_FACTS[record.stage].devices
+    if measured is None or record.status not in ("ran", "failed") or devices is Devices.NONE:
+        return 0.0
+    num_gpus = min(1, len(measured.gpus)) if devices is Devices.ONE_GPU else len(measured.gpus)
+    return num_gpus * record.duration_s
 
 
 def stage_note(inputs: ReportInputs, record: StageRecord) -> str:

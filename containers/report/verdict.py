@@ -12,7 +12,7 @@ from containers.report.champions import decision_cards, decision_statements
 from containers.report.gates import GATE_STAGES, MESSAGE_LIMIT, Statement, gate_statement, sentence
 from containers.report.inputs import ReportInputs
 from containers.report.judges import independent_judges
-from containers.report.stages import absence, ends_early_as_asked, is_part
+from containers.report.stages import absence, ends_early_as_asked, gpu_seconds, is_part
 
 _BY_ITS_REWARDS = (
     "Only what trained it, or learnt from the same data, has judged it. Name a judge in evaluate_policy.judges."
@@ -188,10 +188,11 @@ def _duration_card(inputs: ReportInputs) -> Card:
         if record.status in ("ran", "failed") and record.stage is not StageName.WRITE_REPORT
     ]
     reused = sum(record.status == "reused" for record in inputs.pipeline.stages)
+    on_gpus = sum(gpu_seconds(inputs, record) for record in ran)
     return Card(
         "Time spent in stages",
         "duration",
         value=duration(sum(record.duration_s for record in ran)),
         interval=f"{len(ran)} run, {reused} reused",
-        detail="without the writing of this page",
+        detail=f"{duration(on_gpus)} of GPU time" if on_gpus else "without the writing of this page",
     )

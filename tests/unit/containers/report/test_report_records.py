@@ -21,7 +21,8 @@ from containers.report.curves import read_curves
 from containers.report.data import unaccounted_rows
 from containers.report.figures import running_mean
 from containers.report.inputs import load_report_inputs
-from containers.report.stages import dag_nodes
+from containers.report.stages import dag_nodes, gpu_seconds, stages_table
+from containers.report.verdict import headline_cards
 from tests.unit.factories.report.certificate_records import reward_model_certificate
 from tests.unit.factories.report.report_factory import MadeRun, make_run
 from tests.unit.factories.report.report_page_factory import render
@@ -141,3 +142,20 @@ def test_the_system_check_is_shown_as_it_was_recorded(
     node = dag_nodes(load_report_inputs(made.context(pipeline=pipeline)))[0]
     assert (node.title, node.status, node.tone) == ("check_system", status, tone)
     assert node.detail == (f"{len(verdicts)} checks" if verdicts else "")
+
+
+def test_gpu_time_is_shown_where_a_run_had_gpus(made: MadeRun) -> None:
+    inputs = load_report_inputs(made.context())
+    assert not any(gpu_seconds(inputs, record) for record in inputs.pipeline.stages)
+    assert "GPU time" not in repr(stages_table(inputs))
+    on_gpus = tuple(
+        (stage, MeasuredContract.model_validate_json(text).model_copy(update={"gpus": ("H200",) * 8}).model_dump_json())
+        for stage, text in made.pipeline.measured
+    )
+    inputs = load_report_inputs(made.context(pipeline=made.pipeline.model_copy(update={"measured": on_gpus})))
+    by_stage = {record.stage: record for record in inputs.pipeline.stages}
+    for stage, gpus in (("train_policy", 8), ("evaluate_policy", 1), ("filter_dataset", 0)):
+        record = by_stage[StageName(stage)]
+        assert gpu_seconds(inputs, record) == pytest.approx(gpus * record.duration_s), stage
+    assert "GPU time" in repr(stages_table(inputs))
+    assert "of GPU time" in repr(headline_cards(inputs))
