@@ -86,4 +86,6 @@ class Evidence(Frozen):
     published_step: int = Field(ge=0, description="0: the start model, since no step was shown to be better")
     ended_because: str = Field("", description="Why training ended before its last planned step; empty: it did not")
     num_roll_backs: int = Field(0, ge=0)
-    duration_s: float = Field(0, ge=0, description="Time of all looks, of those before a resume too")
+    duration_s: float = Field(
+        0, ge=0, description="Time of all that was written and judged for it, before a resume too"
+    )

@@ -1,6 +1,7 @@
 """The Trainer callback that looks at a policy while it trains, and the weights that are published in the end."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,7 +62,9 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
             self._raise_beta(times=progress.num_roll_backs)
         if self.held_out is None or progress.start is not None:
             return
+        began_s = time.monotonic()
         progress.start, progress.answers, progress.agreement = self.held_out.start(self._policy)
+        progress.duration_s += time.monotonic() - began_s
         self.recorder.metrics(0, {"evidence_reward": progress.start.reward})
         self._demand_agreement()
 
@@ -126,7 +129,9 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
         self.recorder.note(look_text(look, judge=progress.judge))
         self.recorder.metrics(step, _curves(look))
         if look.consequence == "trusted":
+            began_s = time.monotonic()
             progress.answers = held_out.completed(self._policy, compared.answers, step=step)
+            progress.duration_s += time.monotonic() - began_s
             self._measure_limits()
             self._keep(state, control)
         elif look.consequence == "ends":

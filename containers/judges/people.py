@@ -39,6 +39,8 @@ class People(StartedJudge):
     def shown(self) -> str:
         """Return who judges."""
         count = len({row["by"] for row in self._rows})
+        if not count:
+            return "people, who had no pair to judge: both wrote the same"
         return "1 person, who saw each pair blind" if count == 1 else f"{count} people, who saw each pair blind"
 
     def places(self) -> Places:

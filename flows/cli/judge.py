@@ -32,6 +32,10 @@ def _run(parsed: argparse.Namespace) -> int:
     found = _choices(loaded, parsed.judge)
     if isinstance(found, str):
         return _refuse(found)
+    for option, name in (("--by", parsed.by), ("--delete", parsed.delete)):
+        if name and not re.fullmatch(NAME, name):
+            text = f"{option} {name!r}: use up to 64 letters, digits, `.`, `_` or `-`."
+            return _refuse(text, exit_code=_EXIT_COMMAND_LINE)
     if parsed.delete:
         return _delete(found, parsed.delete)
     if parsed.show or not parsed.by:
@@ -39,10 +43,6 @@ def _run(parsed: argparse.Namespace) -> int:
         if not parsed.show:
             return _refuse("Say who judges: --by NAME.", exit_code=_EXIT_COMMAND_LINE)
         return 0
-    if not re.fullmatch(NAME, parsed.by):
-        return _refuse(
-            f"--by {parsed.by!r}: use up to 64 letters, digits, `.`, `_` or `-`.", exit_code=_EXIT_COMMAND_LINE
-        )
     return judge_pairs(found, parsed.by, ask=input)
 
 

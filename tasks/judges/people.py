@@ -116,15 +116,19 @@ class PeopleChoices:
             stream.write(("" if not whole or whole.endswith("\n") else "\n") + made.model_dump_json() + "\n")
 
     def delete(self, person: str) -> int:
-        """Delete everything that this person chose; return how many choices that were."""
+        """Delete everything that this person chose, also from the file of all; return how many choices that were."""
         number = len(self.of(person))
         self._file(person).unlink(missing_ok=True)
+        if (self.folder / VERDICTS_FILE).is_file():
+            self.together()
         return number
 
     @property
     def is_enough(self) -> bool:
-        """Whether enough people have judged every pair."""
-        return sum(not self.left(person) for person in self.people) >= self.question.num_people
+        """Whether enough people have judged every pair; there is none where policy and reference wrote the same."""
+        return (
+            not self.question.places or sum(not self.left(person) for person in self.people) >= self.question.num_people
+        )
 
     def state_text(self) -> str:
         """Return who has judged how many pairs, and how many people are wanted."""

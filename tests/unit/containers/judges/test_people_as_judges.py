@@ -77,3 +77,11 @@ def test_damaged_choices_are_refused(tmp_path: Path, line: str) -> None:
     context = make_context(tmp_path, StageName.EVALUATE_POLICY, config, {"judge_people": folder})
     with pytest.raises(MissingPrerequisiteError, match="What people chose for people"):
         people.start(context, config, PeopleJudge())
+
+
+def test_without_a_pair_people_say_nothing_and_do_not_count() -> None:
+    judge, pairs = People([]), [pair(0), pair(1)]
+    judgement = Judgement(PeopleJudge(), judge.verdicts(pairs), judge.shown(), "", judge.places(), judge.people())
+    (figures,) = all_figures([judgement], pairs, ["a", "b"], confidence=0.95)
+    assert figures.win_rate is None and not figures.counts
+    assert judge_blocks([figures])

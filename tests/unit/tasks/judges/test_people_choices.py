@@ -101,6 +101,7 @@ def test_the_run_goes_on_once_enough_people_judged_everything_and_the_policy_is_
     ada = [row for row in rows if row["by"] == "ada"]
     assert {verdict.points for verdict in People(ada).verdicts([None] * PAIRS) if verdict.was_asked} == {1.0}  # type: ignore[list-item]
     assert choices.delete("ben") == 16
+    assert not any("ben" in file.read_text() for file in choices.folder.iterdir())
     assert not choices.is_enough and choices.people == ("ada",)
     person_who_prefers(choices, "ben", "policy")
     assert peoples_input(JUDGE, completions, tmp_path, seed=3).digest != before.digest
@@ -115,3 +116,15 @@ def test_a_run_finds_its_own_pairs_and_no_other_runs(completions: ArtifactRef, t
 def test_without_a_question_nothing_was_judged(completions: ArtifactRef, tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match="no pair was shown"):
         peoples_input(JUDGE, completions, tmp_path, seed=3)
+
+
+def test_where_both_wrote_the_same_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
+    """The start model is published unchanged where no step was better."""
+    same = tuple(completion("same") for _ in range(4))
+    prompts = tuple(PolicyPrompt(str(number), "", ({"role": "user", "content": "?"},), (1,)) for number in range(4))
+    folder = tmp_path / "sampled"
+    folder.mkdir()
+    write_sampled(Sampled(prompts, same, same, (0.0,) * 4, ""), folder / SAMPLED_FILE)
+    made = ArtifactRef(stage=StageName.SAMPLE_COMPLETIONS, key="a" * 64, path=str(folder), digest="sha256:2")
+    assert asked(made, tmp_path).is_enough
+    assert (Path(peoples_input(JUDGE, made, tmp_path, seed=3).path) / "verdicts.jsonl").read_text() == ""
