@@ -12,15 +12,21 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 def commit() -> str:
-    """Return the checkout's commit, with `-dirty` if files differ from it."""
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],  # noqa: S607 - as the developer's own
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip() or "unknown"
+    """Return the checkout's commit, with `-dirty` if files differ from it; pages, which a run writes, do not count."""
+
+    def git(*words: str) -> str:
+        found = subprocess.run(
+            ["git", *words],  # noqa: S607 - as the developer's own
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return found.stdout.strip()
+
+    known = git("describe", "--always")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)*.md", ":(exclude)*.svg")
+    return f"{known or 'unknown'}-dirty" if known and changed else known or "unknown"
 
 
 def when_and_where(measured: str) -> str:

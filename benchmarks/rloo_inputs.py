@@ -191,6 +191,7 @@ def make_trainer(
         "output_dir": str(folder / "out"),
         "max_steps": len(tasks) // STEP_PROMPTS,
         "learning_rate": 1e-5,
+        "seed": 7,
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": [],
@@ -217,6 +218,7 @@ def make_trainer(
         "processing_class": tokenizer,
         "peft_config": None if whole else peft_config(ADAPTERS, task_type="CAUSAL_LM"),
     }
+    torch.manual_seed(shared["seed"])
     if grpo:
         return GRPOTrainer(**given, reward_funcs=_shares, args=GRPOConfig(**given_settings, loss_type="grpo", beta=0.0))
     judged = {"reward_funcs": judge, "reward_processing_classes": tokenizer}
@@ -248,6 +250,7 @@ def _ours(
         scorer.score([[*_conversation("Hi"), {"role": "assistant", "content": "Hi"}]])
         reward = ModelReward(scorer)
     reference = copy.deepcopy(policy).requires_grad_(False) if whole and config.method.beta else None
+    torch.manual_seed(shared["seed"])  # adapters begin with random numbers
     trained = apply_lora(policy, None if whole else ADAPTERS, task_type="CAUSAL_LM")
     for model in (trained, reference):
         if model is not None:

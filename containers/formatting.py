@@ -2,6 +2,7 @@
 
 import math
 import unicodedata
+from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 
@@ -186,6 +187,13 @@ def one_line(text: str, limit: int) -> str:
 def error_line(error: BaseException) -> str:
     """An error's message in one line; its type where the message is empty."""
     return one_line(str(error), 200) or type(error).__name__
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`; `none` for none."""
+    if not names:
+        return "none"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def humanize(name: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from containers.contracts.names import CONTAINER_STAGES, StageName
+from containers.contracts.names import CONTAINER_STAGES, OVER_RUNS, StageName
 from containers.contracts.pipeline import STAGE_FACTS, Devices
 
 PICTURE = Path(__file__).parent / "images" / "dag.svg"
@@ -13,6 +13,7 @@ _BOX, _TALL, _STEP = 178, 56, 198
 _LEFT, _TOP, _BELOW = 20, 28, 158
 _GATE = 26
 _COLUMNS = 7
+_STAGES = [stage for stage in StageName if stage not in OVER_RUNS]
 _DEVICES = {Devices.NONE: "CPU", Devices.ONE_GPU: "one GPU", Devices.ALL_RANKS: "all GPUs"}
 _STYLE = """
   text { font-family: system-ui, "DejaVu Sans", sans-serif; fill: #1f2933; text-anchor: middle }
@@ -35,7 +36,7 @@ def svg() -> str:
     """The picture: stages in order, seven to the right and the rest back, and the gates behind those that judge."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{" → ".join(StageName)}">',
+        f'aria-label="{" → ".join(_STAGES)}">',
         f"<style>{_STYLE}</style>{_HEAD}",
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" rx="10" fill="#ffffff"/>',
         *_stages(),
@@ -46,7 +47,7 @@ def svg() -> str:
 
 
 def _stages() -> Iterator[str]:
-    forward, back = list(StageName)[:_COLUMNS], list(StageName)[_COLUMNS:]
+    forward, back = _STAGES[:_COLUMNS], _STAGES[_COLUMNS:]
     for column, stage in enumerate(forward):
         x = _LEFT + column * _STEP
         yield from _box(stage, x, _TOP)

@@ -6,7 +6,9 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from containers.contracts.names import StageName
+from flows.arms import rlhf_arms as arms
 from flows.forms import fields as form
+from flows.forms.arms import ComparisonName, checked_arms_form
 from flows.forms.choices import require_allowed
 from flows.forms.folders import require_inside
 from flows.forms.pipeline import (
@@ -60,6 +62,30 @@ def rlhf_retrain(
         require_allowed(loaded.config, loaded.path)
         with told_by_field({MORE_SETTINGS: settings}):
             return retrain.fn(path, settings)
+
+    return ended_or_failed(run)
+
+
+def arms_name() -> str:
+    """Name of a comparison in the list of runs."""
+    return f"arms {present_values().get('comparison', NOT_STARTED)}"
+
+
+@flow(name="rlhf-arms", **_SERVED | {"flow_run_name": arms_name})
+def rlhf_arms(
+    comparison: ComparisonName = TO_BE_CHOSEN,
+    gpu_profile: form.Profile = LEFT_EMPTY,
+    more_settings: form.MoreSettings = LEFT_EMPTY,
+) -> "str | State[Any]":
+    """Train a policy in several ways from the same data, and compare the ways: each arm is a run below this one.
+
+    What the arms share is made once. Cancel stops the arm at work after a checkpoint; Retry goes on from there.
+    """
+    values = locals()
+
+    def run() -> str:
+        path, settings, command = checked_arms_form(values)
+        return str(arms.fn(str(path), settings, command=command))
 
     return ended_or_failed(run)
 

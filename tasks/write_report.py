@@ -14,11 +14,14 @@ from containers.contracts.names import (
     StageName,
 )
 from containers.contracts.pipeline import STAGE_FACTS
+from containers.contracts.records import PipelineRecord
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.champions.run_decisions import decisions_file, report_folder
 from tasks.pipeline.inputs import artifact_input
 from tasks.pipeline.run_stage import run_stage
+from tasks.pipeline.standing_report import last_record
 from tasks.prefect_sync.artifacts import show_markdown
+from tasks.run.changes import changes_since
 from tasks.run.state import PipelineRun
 from tasks.stage_task import StageTask
 
@@ -31,7 +34,7 @@ def write_report(run: PipelineRun, config: WriteReportConfig, *, after: object =
     """
     folder = report_folder(run)
     pipeline, decisions = folder / REPORT_INPUT_FILE, decisions_file(run)
-    write_atomically(pipeline, run.as_record().model_dump_json(indent=2))
+    write_atomically(pipeline, _record(run).model_dump_json(indent=2))
     inputs = [_file_input("pipeline", pipeline, run)]
     if decisions.is_file():
         inputs.append(_file_input(DECISIONS_INPUT, decisions, run))
@@ -54,6 +57,15 @@ def write_report(run: PipelineRun, config: WriteReportConfig, *, after: object =
         link = f"[The report with its plots]({page})"
         show_markdown("report-page", link, description="The report as a page, in MLflow")
     return folder / REPORT_HTML_FILE
+
+
+def _record(run: PipelineRun) -> PipelineRecord:
+    """The record of the run, with what is not as in the last run of its name."""
+    record, before = run.as_record(), last_record(run.output_dir, but=run.run_id)
+    if before is None or before.run_name != record.run_name:
+        return record
+    changes = changes_since(before, record)
+    return record.model_copy(update={"last_run_at": before.started_at, "changes": changes})
 
 
 def _file_input(name: str, path: Path, run: PipelineRun) -> StageInput:

@@ -43,6 +43,8 @@ class PreferenceTraining(OfflineTraining[TrainDpoConfig]):
     @property
     def algorithm(self) -> str:
         """Name of the algorithm in the report."""
+        if self.config.loss == "sft":
+            return "fine-tuning on the chosen completions"
         return f"{self.config.loss} loss on pairs, beta {self.config.method.beta:g}"
 
     def prepare(self) -> Prepared:

@@ -34,6 +34,7 @@ Weight = Annotated[float, Field(ge=0, le=_LARGEST)]
 Difference = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 Seconds = Annotated[float, Field(gt=0, le=365 * 24 * 3600)]
 Hours = Annotated[float, Field(gt=0, le=10 * 365 * 24)]
+GpuHours = Annotated[float, Field(gt=0, le=1e8)]
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the seeds that numpy accepts
 Port = Annotated[int, Field(ge=0, le=65535)]

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from containers.contracts.configs.compare_policies import ComparePoliciesConfig
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
@@ -122,6 +123,9 @@ def _what_matters(config: StageConfig) -> StageConfig:
                 "evidence": evidence,
             }
         )
+    if isinstance(config, ComparePoliciesConfig):
+        evaluation = _what_matters(config.evaluation)
+        return config.model_copy(update={"evaluation": evaluation})
     if isinstance(config, EvaluatePolicyConfig):
         placeless = {name: tuple(map(_without_places, getattr(config, name))) for name in ("rewards", "judges")}
         return config.model_copy(update=placeless)

@@ -21,6 +21,7 @@ class StageName(StrEnum):
     TRAIN_POLICY = "train_policy"
     SAMPLE_COMPLETIONS = "sample_completions"
     EVALUATE_POLICY = "evaluate_policy"
+    COMPARE_POLICIES = "compare_policies"
     WRITE_REPORT = "write_report"
 
 
@@ -35,6 +36,9 @@ ProgramName: TypeAlias = StageName | ToolName
 
 # check_system runs in the orchestrator; every other stage is a program in the stage container.
 CONTAINER_STAGES = tuple(stage for stage in StageName if stage is not StageName.CHECK_SYSTEM)
+
+# Stages that compare several runs; no run has one of them.
+OVER_RUNS = (StageName.COMPARE_POLICIES,)
 
 # Process id of the orchestrator that started a stage as a process; the stage ends with it.
 PARENT_VARIABLE = "RLHF_PARENT_PID"
@@ -113,6 +117,9 @@ REFERENCE_FILE = "reference_logps.safetensors"
 SAMPLED_FILE = "sampled.parquet"
 POLICY_EVALUATION_FILE = "policy_evaluation.json"
 COMPLETIONS_FILE = "completions.parquet"
+# The policies of several arms against each other: the figures, and what each judge said of each pair.
+POLICY_COMPARISON_FILE = "policy_comparison.json"
+COMPARED_FILE = "compared.parquet"
 # The same while the training goes on, among its checkpoints.
 COMPLETION_LOG_FILE = "completions.jsonl"
 REWARD_TRIAL_FILE = "reward_trial.json"

@@ -39,6 +39,7 @@ class FailureKind(StrEnum):
     STALLED = "stalled"
     CONTAINER_LOST = "container_lost"
     CANCELLED = "cancelled"
+    BUDGET_SPENT = "budget_spent"
     UNEXPECTED = "unexpected"
 
     @property
@@ -68,6 +69,7 @@ _CHANGE_BEFORE_RETRY = {
     "longer runtime.silence_limit_s where it only takes long",
     FailureKind.CONTAINER_LOST: "nothing; start again",
     FailureKind.CANCELLED: "nothing; start again when wanted",
+    FailureKind.BUDGET_SPENT: "a higher max_gpu_hours, or less work",
     FailureKind.UNEXPECTED: "see the evidence",
 }
 

@@ -52,6 +52,7 @@ STAGE_FACTS: Mapping[StageName, StageFacts] = {
     StageName.TRAIN_POLICY: StageFacts(Devices.ALL_RANKS, trains="policy"),
     StageName.SAMPLE_COMPLETIONS: StageFacts(Devices.ONE_GPU),
     StageName.EVALUATE_POLICY: StageFacts(Devices.ONE_GPU, judges="policy"),
+    StageName.COMPARE_POLICIES: StageFacts(Devices.ONE_GPU, is_optional=True),
     StageName.WRITE_REPORT: StageFacts(),
 }
 # Model → the stage that judges it.

@@ -22,6 +22,7 @@ from pathlib import Path
 from pydantic import Field
 
 from containers.contracts.base import Frozen
+from containers.contracts.configs.compare_policies import ComparePoliciesConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.parts.judges import Judge
@@ -209,6 +210,8 @@ def members_of(config: StageConfig) -> tuple[str, ...]:
             *_rewards_and_judges(config.rewards, judges),
             ROLLOUT_ENGINES.module_of(config.rollout_engine),
         )
+    elif isinstance(config, ComparePoliciesConfig):  # the rewards were computed before
+        return _rewards_and_judges((), config.evaluation.judges)
     elif isinstance(config, EvaluatePolicyConfig):
         return _rewards_and_judges(config.rewards, config.judges)
     else:

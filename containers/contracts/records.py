@@ -267,6 +267,15 @@ class StageRecord(Frozen):
     mlflow_run_id: str = ""
 
 
+class RunChange(Frozen):
+    """What is not as in the last run of the same name: a key of the configuration, the code, or a figure."""
+
+    kind: Literal["setting", "code", "figure"]
+    name: str
+    before: str
+    now: str
+
+
 # Why a stage runs of which the run never had a result.
 FIRST_TIME = "this run has no result of it yet"
 
@@ -291,3 +300,5 @@ class PipelineRecord(Frozen):
     measured: tuple[tuple[str, str], ...] = Field((), description="Per stage: measured_contract.json as text")
     stopped_because: str = Field("", description="Why the run ended before its last stage; empty: it did not")
     until: StageName | None = Field(None, description="The last stage before the report, where the user set one")
+    last_run_at: str = Field("", description="Start of the last run of the same name, UTC, ISO 8601; empty: none")
+    changes: tuple[RunChange, ...] = Field((), description="What is not as in that run")

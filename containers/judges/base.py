@@ -10,7 +10,7 @@ from containers.contracts.records import PeopleFigures
 from containers.contracts.registries import JUDGES
 from containers.formatting import percent
 from containers.harness.context import StageContext
-from containers.rewards.base import Answered, Rewarding
+from containers.rewards.base import Answered, Rewarding, Value
 
 # A judge that chooses one place in more than this share of its choices judges places.
 _MOST_BIASED = 0.75
@@ -83,6 +83,10 @@ class StartedJudge(ABC):
     @abstractmethod
     def verdicts(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """Return what it says of each pair."""
+
+    def values(self, answered: Sequence[Answered]) -> list[Value] | None:
+        """Return the value of each completion, of a judge by which higher ones are better; None: it sees pairs only."""
+        return None
 
     @abstractmethod
     def shown(self) -> str:

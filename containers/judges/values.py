@@ -9,7 +9,7 @@ from containers.contracts.records import SCORE_TOLERANCE
 from containers.contracts.registries import REWARDS
 from containers.harness.context import StageContext
 from containers.judges.base import Pair, StartedJudge, Verdict, trained_by_rewards
-from containers.rewards.base import NoValue, Reward, Rewarding, Value
+from containers.rewards.base import Answered, NoValue, Reward, Rewarding, Value
 
 _SHOWN = {
     "math": "the reference answers, as numbers and expressions",
@@ -40,9 +40,13 @@ class ValueJudge(StartedJudge):
         """Return a verdict for each pair; equal values, and equal texts, are ties."""
         found = self.reward.values([side for pair in pairs for side in (pair.policy, pair.reference)])
         return [
-            _verdict(pair, policy, reference)
+            verdict_by_values(pair, policy, reference)
             for pair, policy, reference in zip(pairs, found[::2], found[1::2], strict=True)
         ]
+
+    def values(self, answered: Sequence[Answered]) -> list[Value]:
+        """Return the value of each completion."""
+        return self.reward.values(answered)
 
     def shown(self) -> str:
         """Return who judges."""
@@ -57,7 +61,8 @@ class ValueJudge(StartedJudge):
         self.reward.close()
 
 
-def _verdict(pair: Pair, policy: Value, reference: Value) -> Verdict:
+def verdict_by_values(pair: Pair, policy: Value, reference: Value) -> Verdict:
+    """Return the verdict on a pair whose completions have these values."""
     for value in (policy, reference):
         if isinstance(value, NoValue):
             return Verdict(None, value.reason)

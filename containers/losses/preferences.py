@@ -109,6 +109,11 @@ def orpo(pairs: Pairs, parts: PreferenceLoss) -> Tensor:
     return -parts.beta * logsigmoid(log_odds)
 
 
+def sft(pairs: Pairs, parts: PreferenceLoss) -> Tensor:
+    """Return [B] zeros: nothing is compared, and `likelihood` is all of the loss (Preferred-FT, arXiv:2305.18290)."""
+    return torch.zeros_like(pairs.chosen)
+
+
 def likelihood(pairs: Pairs, parts: PreferenceLoss, *, chosen_tokens: int) -> Tensor:
     """Return the sum over pairs of −sft_weight × log-probability of the chosen completion, per token of the step.
 
@@ -155,4 +160,5 @@ OBJECTIVES: Mapping[str, Callable[[Pairs, PreferenceLoss], Tensor]] = {
     "ipo": ipo,
     "kto": kto,
     "orpo": orpo,
+    "sft": sft,
 }

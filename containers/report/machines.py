@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from containers.contracts.hardware import ContractFinding, MeasuredContract
 from containers.contracts.manifest import Manifest
 from containers.contracts.names import StageName
-from containers.contracts.records import CheckFinding, StageRecord
+from containers.contracts.records import CheckFinding, PipelineRecord, StageRecord
 from containers.document.model import Block, Code, Facts, Fold, Note, Section, Table, Text, Tone, Value, heads
-from containers.formatting import short_digest, size
+from containers.formatting import moment, short_digest, size
 from containers.report.inputs import ReportInputs
 
 _MAX_LISTED_FILES = 12
@@ -108,6 +108,17 @@ def repeat_section(inputs: ReportInputs) -> Section:
         Fold("Configuration in force", (Code(pipeline.config_yaml, limit=40_000),)),
     )
     return Section("How to repeat it", blocks, anchor="repeat", short="How to repeat")
+
+
+def changes_section(pipeline: PipelineRecord) -> tuple[Section, ...]:
+    """Return what is not as in the last run of this name; nothing for the first one."""
+    if not pipeline.last_run_at:
+        return ()
+    rows = tuple((Text(change.name, sub=change.kind), change.before, change.now) for change in pipeline.changes)
+    before = f"run of {moment(pipeline.last_run_at)}"
+    table = Table(heads("What", f"In the {before}", "Now"), rows, empty=f"Nothing differs from the {before}.")
+    outcome = Text(f"{len(rows):,} differences from the {before}" if rows else f"nothing differs from the {before}")
+    return (Section("Since the last run of this name", (table,), outcome, anchor="changes", short="Changes"),)
 
 
 def _artifact(record: StageRecord, manifest: Manifest | None) -> tuple[Value, ...]:

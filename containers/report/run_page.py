@@ -12,7 +12,7 @@ from containers.report.curves import Curves
 from containers.report.data import data_blocks
 from containers.report.gates import GATE_STAGES, gate_section
 from containers.report.inputs import ReportInputs
-from containers.report.machines import hardware_section, lineage_section, repeat_section
+from containers.report.machines import changes_section, hardware_section, lineage_section, repeat_section
 from containers.report.plots import reward_evaluation_plots, undrawn_groups
 from containers.report.policy import policy_blocks
 from containers.report.samples import scored_samples
@@ -53,6 +53,7 @@ def run_page(inputs: ReportInputs, *, title: str, num_samples: int) -> Page:
                     *_sft(inputs),
                     *_gates(inputs),
                     *(() if failed else (stages_section(inputs),)),
+                    *changes_section(inputs.pipeline),
                     hardware_section(inputs),
                     lineage_section(inputs),
                     repeat_section(inputs),

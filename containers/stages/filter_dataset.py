@@ -120,7 +120,7 @@ def _divide(
         train_ids={item.row.prompt_id for item in others},
         validation=parts,
         fraction=config.policy_prompt_fraction,
-        eval_fraction=config.policy_eval_prompt_fraction,
+        eval_fraction=config.eval_prompt_fraction,
         parts=config.validation_parts,
         seed=seed,
         groups=groups,

@@ -8,8 +8,8 @@ from containers.contracts.outcome import StageFailure
 from containers.formatting import size
 from containers.launch.base import LaunchError
 from flows.cli.options import Command, add_config_options
+from tasks.checks.measure_ranks import measure_ranks, shm_advice
 from tasks.config.loading import load_run_config
-from tasks.measure_ranks import measure_ranks, shm_advice
 from tasks.run.runtime import code_identity
 
 

@@ -64,6 +64,11 @@ COMMANDS: Mapping[str, ListedCommand] = {
         "judge pairs of answers of a run blind, as one of its evaluate_policy.judges",
         f"{_DEMO} --by ada",
     ),
+    "arms": ListedCommand(
+        "arms:ARMS",
+        "run several arms of a comparison, sharing what they share, and compare their policies with each other",
+        "-c configs/arms/sums.yaml",
+    ),
     "retrain": ListedCommand(
         "retrain:RETRAIN",
         "train a challenger on the newest data; it becomes champion only if it is better beyond chance",

@@ -16,10 +16,8 @@ from pathlib import Path
 from rich.markup import escape
 
 from containers.contracts.configs.parts.judges import LanguageModelJudge
-from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.records import PipelineRecord
 from flows.cli.options import Command, add_run_options, load_run
-from flows.cli.standing_report import last_record, standing_report
 from flows.run_flow import how_it_ends, import_flow
 from flows.servers.local import Servers, ServerSettings, local_servers, login_hint
 from flows.servers.settings import STATE_DIR
@@ -34,6 +32,8 @@ from tasks.display import install_display
 from tasks.mlflow_sync.start import install_mlflow_start
 from tasks.mlflow_sync.state_file import PENDING_FOLDER
 from tasks.pipeline.reward_models import probe_reward_model
+from tasks.pipeline.stages import STAGES
+from tasks.pipeline.standing_report import last_record, standing_report
 from tasks.plan.run_plan import plan_run
 from tasks.prefect_sync.ledger import LEDGER_FOLDER
 from tasks.run.lock import RunFolderHeldError, refuse_held_folder
@@ -62,7 +62,7 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
     standing = None if loaded.config.run.again_from else standing_report(loaded)
     if standing and not something_waits(loaded.config.output_dir):
         return _nothing_to_do(standing, loaded, display, started=started)
-    if problem := _held(loaded.config) or _unusable_sources(loaded.config):
+    if problem := why_not_started(loaded.config):
         display.say(problem)
         return _EXIT_FAILED
     before = last_record(loaded.config.output_dir)
@@ -108,6 +108,11 @@ def _why_not_writable(folder: Path) -> str:
         return ""
     what = "cannot be written" if place.is_dir() else "is a file"
     return f"{place} {what}. Name a folder that can be written, or leave the key out for one below outputs/."
+
+
+def why_not_started(config: RunConfig) -> str:
+    """What is in the way of a run, before any server starts; empty: nothing."""
+    return _held(config) or _unusable_sources(config)
 
 
 def _held(config: RunConfig) -> str:
@@ -274,7 +279,7 @@ def _show_report(record: PipelineRecord, loaded: LoadedConfig, display: Terminal
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
-    stages = ", ".join(stage for stage in CONTAINER_STAGES if stage is not StageName.WRITE_REPORT)
+    stages = ", ".join(stage.name for stage in STAGES)
     parser.add_argument(
         "--until",
         metavar="STAGE",

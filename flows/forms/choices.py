@@ -23,7 +23,7 @@ _RUNTIME_KEYS = ("kind", "image")
 _DATABASE = "tracking.mlflow_uri"
 
 
-def require_allowed(config: RunConfig, path: Path) -> None:
+def require_allowed(config: RunConfig, path: Path, *, served: dict[str, Any] | None = None) -> None:
     """Refuse a run if the form sets what only a run configuration may set.
 
     Values are compared, not lines: there are many ways to write a key.
@@ -31,12 +31,13 @@ def require_allowed(config: RunConfig, path: Path) -> None:
     Args:
         config: the run as the form changed it.
         path: the run configuration that it starts from.
+        served: the run without the form, as a tree; None: what the file says.
 
     Raises:
         InvalidConfigError: with every such value; also as `require_outputs_inside`.
         ConfigError: the file cannot be read any more.
     """
-    tree = read_yaml_file(path, shown=str(path))
+    tree = read_yaml_file(path, shown=str(path)) if served is None else served
     mistakes = [
         *_runtime_mistakes(config, tree, path),
         *_reader_mistakes(config, tree, path),

@@ -18,13 +18,13 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import MISSING, CoreSchema
 
-from containers.contracts.names import CONTAINER_STAGES, StageName
 from flows.forms.choices import require_allowed
 from flows.forms.folders import require_inside, texts_of
 from tasks.config.errors import ConfigError, InvalidConfigError, Mistake, near_match, section_model
 from tasks.config.loading import LoadedConfig, config_files, load_run_config
 from tasks.config.run import RunConfig
 from tasks.config.yaml_reader import read_yaml_value
+from tasks.pipeline.stages import STAGES
 
 # Where `rlhf serve --configs` looks; the processes of the runs inherit it.
 CONFIGS_VARIABLE = "RLHF_RUN_CONFIGS"
@@ -190,7 +190,7 @@ def gpu_profiles() -> list[str]:
 
 def stages_to_name() -> list[str]:
     """The stages that a run may end after, or begin again from."""
-    return [stage.value for stage in CONTAINER_STAGES if stage is not StageName.WRITE_REPORT]
+    return [stage.name.value for stage in STAGES]
 
 
 def load_form(

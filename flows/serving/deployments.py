@@ -64,6 +64,7 @@ ENTRYPOINTS = (
     "flows.served.certify",
     "flows.served.train_policy",
     "flows.served.rlhf_retrain",
+    "flows.served.rlhf_arms",
 )
 WATCHDOG = "rlhf: a run that gives no sign of life has crashed"
 _SECOND_STEP = "rlhf: a run that was found silent has crashed"

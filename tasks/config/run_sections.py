@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, create_model, field_validator
 
-from containers.contracts.base import Frozen, Gibibytes, Port, Seconds, Seed
+from containers.contracts.base import Frozen, Gibibytes, GpuHours, Port, Seconds, Seed
 from containers.contracts.configs.parts.ladder import LadderSettings
 from containers.contracts.names import CONTAINER_STAGES, StageName
 from containers.contracts.registries import RuntimeKind
@@ -20,6 +20,11 @@ class RunSection(Frozen):
         description="Lower-case letters, digits, dashes; names the output folder, tags the run in Prefect and MLflow",
     )
     seed: Seed = Field(0, description="One seed for every stage")
+    policy_seed: Seed | None = Field(
+        None,
+        description="Seed of the policy's training alone: runs that differ in it share data, reward model and prompts. "
+        "null: as seed",
+    )
     output_dir: Path | None = Field(None, description="Reports and links of this run; null: outputs/<name>")
     store_dir: Path | None = Field(
         None,
@@ -33,6 +38,11 @@ class RunSection(Frozen):
         "byte; null: every byte of every file",
     )
     tags: tuple[str, ...] = Field((), description="Free words; shown in Prefect and MLflow")
+    max_gpu_hours: GpuHours | None = Field(
+        None,
+        description="GPUs × hours that the stages of this run may take in all of its attempts; then the stage at work "
+        "saves its state and the run stops. Without a GPU the hours of the machine count. null: no limit",
+    )
     until: StageName | None = Field(None, description="Last stage before the report; null: all of them")
     again_from: StageName | None = Field(
         None, description="Run this stage and those after it again, although their artifacts exist"

@@ -23,7 +23,8 @@ from containers.contracts.configs.train_reward_model import TrainRewardModelConf
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.configs.write_report import WriteReportConfig
 from containers.contracts.hardware import GIB, GpuProfile
-from containers.contracts.names import StageName
+from containers.contracts.names import OVER_RUNS, StageName
+from containers.contracts.pipeline import STAGE_FACTS
 from tasks.config.gates import Gates
 from tasks.config.retrain import RetrainRules
 from tasks.config.run_sections import RunSection, RuntimeSection, TrackingSection
@@ -121,6 +122,11 @@ class RunTree(Frozen):
         limit = self.run.verify_whole_up_to_gib
         return None if limit is None else int(limit * GIB)
 
+    def seed_of(self, stage: StageName) -> int:
+        """Seed of the stage."""
+        trains_policy = STAGE_FACTS[stage].trains == "policy"
+        return self.run.policy_seed if trains_policy and self.run.policy_seed is not None else self.run.seed
+
     @property
     def image(self) -> str:
         """Name of the stage image for the Docker runtime."""
@@ -156,11 +162,10 @@ class RunTree(Frozen):
 
     @property
     def has_reward_model(self) -> bool:
-        """Whether a reward model takes part: rewards need it, it judges a policy of pairs, or the run is about it."""
-        policy = self.policy_on_rewards
+        """Whether a reward model takes part: a policy is trained or judged by it, or the run is about it."""
+        rewards = (self.policy_on_rewards or self.evaluate_policy).rewards
         return self.has_pairs and (
-            policy is None
-            or any(isinstance(term, RewardModelTerm) for term in policy.rewards)
+            any(isinstance(term, RewardModelTerm) for term in rewards)
             or self.reward_model is not None
             or self.run.until in (StageName.TRAIN_REWARD_MODEL, StageName.EVALUATE_REWARD_MODEL)
         )
@@ -179,13 +184,15 @@ class RunTree(Frozen):
     def pair_filters(self) -> FilterDatasetConfig:
         """The filters of preferences. Beside a prompt set they set no prompt aside for the policy.
 
-        If the policy is trained on the pairs, all prompts that they set aside judge it.
+        If the policy is trained on the pairs, all prompts that they set aside judge it, unless the run says how many.
         """
+        filters = self.filter_dataset
         if self.prompts is not None:
-            return self.filter_dataset.model_copy(update={"policy_prompt_fraction": 0.0})
-        if self.train_dpo is not None and self.filter_dataset.policy_prompt_fraction:
-            return self.filter_dataset.model_copy(update={"policy_eval_prompt_fraction": 1.0})
-        return self.filter_dataset
+            filters = filters.model_copy(update={"policy_prompt_fraction": 0.0})
+        by_pairs = self.train_dpo is not None and filters.policy_prompt_fraction > 0
+        if by_pairs and filters.policy_eval_prompt_fraction is None:
+            return filters.model_copy(update={"policy_eval_prompt_fraction": 1.0})
+        return filters.model_copy(update={"policy_eval_prompt_fraction": filters.eval_prompt_fraction})
 
     @property
     def policy_on_rewards(self) -> TrainPolicyConfig | None:
@@ -259,6 +266,8 @@ class RunTree(Frozen):
             return self.policy_on_rewards is not None
         if stage in (StageName.SAMPLE_COMPLETIONS, StageName.EVALUATE_POLICY):
             return self.has_policy
+        if stage in OVER_RUNS:
+            return False
         if stage in (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT):
             return self.needs_start_model and getattr(self, stage.value) is not None
         return True

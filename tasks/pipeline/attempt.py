@@ -29,6 +29,7 @@ from tasks.pipeline.ladder import shape_text
 from tasks.pipeline.log import LogLines
 from tasks.prefect_sync.artifacts import mlflow_link, prefect_link, present_flow_run_id
 from tasks.prefect_sync.progress import StageProgress
+from tasks.run.budget import BudgetSpentError, CostMeter, Limits, num_counted, present_budgets
 from tasks.run.provenance import Provenance, note_maker
 from tasks.run.state import PipelineRun
 from tasks.store.events import EventFeed, MetricPoint, MetricsDelivery
@@ -51,12 +52,16 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
     note = f"Attempt {spec.attempt}: {markdown_text(why)}. {prefect_link(run)}".rstrip()
     mlflow_run = run.tracking.start_attempt(spec, tags=tags, note=note)
     current_display().stage_started(spec.stage, f"{run.runtime.name}, attempt {spec.attempt}: {why}")
-    progress = StageProgress(spec.stage, header=mlflow_link(run, mlflow_run))
+    meter = CostMeter(run.output_dir, spec, num_gpus=num_counted(spec, run.config.gpu_profile))
+    limits = Limits(present_budgets(), meter)
+    progress = StageProgress(spec.stage, header=mlflow_link(run, mlflow_run), beside=limits.tell)
     try:
+        if spent := limits.spent():
+            raise BudgetSpentError(spent)
         for each in (folder, work_folder):
             each.mkdir(parents=True, exist_ok=True)
-        stage_exit = _launch(run, spec, mlflow_run=mlflow_run, progress=progress)
-        failure = classify(spec, stage_exit, read_outcome(work_folder))
+        stage_exit = _launch(run, spec, mlflow_run=mlflow_run, progress=progress, meter=meter, limits=limits)
+        failure = _spent_or(classify(spec, stage_exit, read_outcome(work_folder)), run, limits)
         if failure is None:
             artifact = publish(work_folder, run.artifacts, stage=spec.stage, key=spec.key)
             progress.end(succeeded=True)
@@ -66,10 +71,19 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
         raise _failed(run, spec, failure, mlflow_run=mlflow_run, may_pass=may_pass) from error
     finally:
         progress.end(succeeded=False)
+        limits.tell()
         _log_files(run, spec, mlflow_run=mlflow_run)
     if failure is not None:
         raise _failed(run, spec, failure, mlflow_run=mlflow_run, may_pass=failure.kind.retry_can_help)
     return artifact, _succeeded(run, spec, artifact, stage_exit, mlflow_run=mlflow_run, why=why)
+
+
+def _spent_or(failure: StageFailure | None, run: PipelineRun, limits: Limits) -> StageFailure | None:
+    """Return the failure; that of a stage that was stopped for its cost says so."""
+    spent = limits.spent()
+    if failure is None or failure.kind is not FailureKind.CANCELLED or run.should_stop() or not spent:
+        return failure
+    return failure.model_copy(update={"kind": FailureKind.BUDGET_SPENT, "message": spent})
 
 
 def attempt_not_started(run: PipelineRun, spec: StageSpec, error: LaunchError, *, why: str) -> AttemptFailedError:
@@ -103,7 +117,9 @@ def _folders(run: PipelineRun, spec: StageSpec) -> tuple[Path, Path]:
     return run.attempt_folder(spec.stage, spec.key, attempt=spec.attempt), run.work_folder(spec.stage, spec.key)
 
 
-def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: StageProgress) -> StageExit:
+def _launch(
+    run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: StageProgress, meter: CostMeter, limits: Limits
+) -> StageExit:
     """Run the program to its end, with its log in Prefect and its curves in MLflow while it runs."""
     folder, work_folder = _folders(run, spec)
     display = current_display()
@@ -120,6 +136,7 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
     def on_tick() -> None:
         feed.poll()
         run.tracking.catch_up()
+        meter.tick()
 
     lines = LogLines(run_logger().info)
     feed = EventFeed(
@@ -137,7 +154,7 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
         image=run.image,
         labels={RUN_NAME_LABEL: run.config.run.name, LOCK_LABEL: str(lock_path(work_folder))},
         on_line=lines.add,
-        should_stop=run.should_stop,
+        should_stop=lambda: run.should_stop() or bool(limits.spent()),
         on_tick=on_tick,
         gpu_ids=spec.required.gpu_uuids,
     )
@@ -149,6 +166,7 @@ def _launch(run: PipelineRun, spec: StageSpec, *, mlflow_run: str, progress: Sta
         feed.poll()
         return stage_exit
     finally:
+        meter.write()
         lines.close()
         progress.close()
         delivery.close()
@@ -166,7 +184,7 @@ def _log_files(run: PipelineRun, spec: StageSpec, *, mlflow_run: str) -> None:
 def _failure_outside(run: PipelineRun, spec: StageSpec, error: Exception) -> StageFailure:
     """Failure for an error of the orchestrator: the stage was not started, or its output not published."""
     kind = getattr(error, "kind", FailureKind.UNEXPECTED)
-    message = f"{type(error).__name__}: {error}"
+    message = str(error) if isinstance(error, BudgetSpentError) else f"{type(error).__name__}: {error}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         kind = FailureKind.DISK_FULL
         free = shutil.disk_usage(run.store_dir).free

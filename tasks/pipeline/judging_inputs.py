@@ -32,6 +32,15 @@ def training_inputs(run: RunConfig, made: Mapping[str, Any], ask_hub: bool) -> t
     return (*further_model_inputs(run, ask_hub), *models)
 
 
+def judge_model_inputs(run: RunConfig) -> tuple[StageInput, ...]:
+    """The models of the judges.
+
+    Raises:
+        SourceError: a model is not available.
+    """
+    return tuple(item for judge in run.judging_models for item in _judge_inputs(judge, ask_hub=True))
+
+
 def judging_inputs(run: RunConfig, made: Mapping[str, Any], ask_hub: bool) -> tuple[StageInput, ...]:
     """The further reward models of the training, the models of the judges, and what judges behind addresses wrote.
 

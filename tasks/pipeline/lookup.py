@@ -37,7 +37,7 @@ def asked_of(
     program = code.program(config)
     identity = stage_identity(
         config,
-        seed=run.run.seed,
+        seed=run.seed_of(StageName(config.stage)),
         inputs=inputs,
         code_digest=program.digest,
         profile=config_profile(run.gpu_profile, config),
@@ -77,6 +77,7 @@ class _Lookup:
         self.history = StageHistory(config.store_dir.resolve(), run_name=config.run.name, output_dir=config.output_dir)
         self.texts: dict[StageName, str] = {StageName.WRITE_REPORT: "runs"}
         self.found: dict[StageName, ArtifactRef] = {}
+        self.missing: list[tuple[StageName, str]] = []
 
     def made(self, stage: Stage, made: Made) -> ArtifactRef | _Missing:
         """Return the stage's artifact, found by its manifest.
@@ -93,6 +94,7 @@ class _Lookup:
         now = asked_of(self.config, config, inputs, code=self.code)
         folder = self.config.store_dir.resolve() / "artifacts" / stage.name / now.key
         if not (folder / MANIFEST_FILE).is_file():
+            self.missing.append((stage.name, now.key))
             before = self.history.last(stage.name)
             self.texts[stage.name] = f"runs: {why_it_runs(stage.name, before, now)}"
             if self.verify:
@@ -149,6 +151,16 @@ def look_up_stages(config: RunConfig) -> CachedStages:
         if artifacts.pop(stage, None) is not None:
             texts[stage] = "runs: run.again_from asks for it"
     return CachedStages(texts, artifacts)
+
+
+def missing_keys(config: RunConfig) -> tuple[tuple[StageName, str], ...]:
+    """The stages without result whose key is known now: what the run does next; empty if nothing, or if not known."""
+    try:
+        lookup = _Lookup(config, verify=False, ask_hub=False)
+        _walk_to_the_end(lookup, config)
+    except Exception:  # the run itself explains it
+        return ()
+    return tuple(lookup.missing)
 
 
 def finished_artifacts(config: RunConfig) -> dict[StageName, ArtifactRef] | None:

@@ -15,9 +15,11 @@ from tasks.display import current_display
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.mlflow_sync.undelivered import RunStatus
 from tasks.pipeline.reap import leftovers_reaped
+from tasks.prefect_sync.artifacts import gpu_hours_shown
 from tasks.prefect_sync.cancellation import RunCancelledError
 from tasks.prefect_sync.link import asked_at, linked_to_prefect
 from tasks.prefect_sync.naming import introduce_run
+from tasks.run.budget import Budget, limited
 from tasks.run.lock import sole_run
 from tasks.run.names import run_tags, run_title
 from tasks.run.runtime import code_identity, start_runtime
@@ -80,13 +82,21 @@ def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[P
         params = config.model_dump(mode="json", include=_SHOWN)
         tracking.start_pipeline(run_title(config, command=command), tags=tags, params=params)
         try:
-            with leftovers_reaped(name, store_dir=store_dir, runtime=code.runtime):
+            with leftovers_reaped(name, store_dir=store_dir, runtime=code.runtime), limited(_budget(config)):
                 introduce_run(run, run_tags(config, runtime=code.runtime))
                 yield run
         except BaseException as error:
             _finish(tracking, _status(error))
             raise
         _finish(tracking, "FINISHED")
+
+
+def _budget(config: RunConfig) -> Budget | None:
+    """The limit of the run's GPU hours, shown on its page in Prefect; None: it has none."""
+    hours = config.run.max_gpu_hours
+    if hours is None:
+        return None
+    return Budget(hours, config.output_dir.resolve(), key="run.max_gpu_hours", on_change=gpu_hours_shown())
 
 
 def mlflow_uri(config: RunConfig) -> str:

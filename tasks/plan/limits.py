@@ -130,7 +130,7 @@ def floor_mistakes(context: PlanContext) -> Iterator[Mistake]:
         yield _floor(held_out, held_by, data.validation_pairs)
     if filters.policy_prompt_fraction:
         # A prompt has one pair or more.
-        if filters.policy_eval_prompt_fraction < 1:
+        if filters.eval_prompt_fraction < 1:
             floors["twice minimum_policy_prompts"] = 2 * filters.minimum_policy_prompts
         else:
             floors["minimum_policy_prompts"] = filters.minimum_policy_prompts

@@ -21,7 +21,7 @@ from containers.contracts.records import GateVerdict, StageRecord, TrainingInfo
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.document.markdown import markdown
 from containers.document.model import Block, Note
-from containers.formatting import markdown_text
+from containers.formatting import markdown_text, number
 from containers.host.environment_block import without_secrets
 from containers.report.certificate_page import certificate_sections
 from containers.report.curves import read_curves
@@ -67,6 +67,22 @@ def mlflow_page_shown(run: PipelineRun) -> Callable[[], None]:
         address = run.tracking.run_url(run.mlflow_run_id)
         if artifact is not None and address:
             _show({**artifact, "data": f"[The run in MLflow]({address})"})
+
+    return show
+
+
+def gpu_hours_shown() -> Callable[[float, float], None]:
+    """Return a function that shows on the page of the present flow run how many of its GPU hours are taken."""
+    # Call this outside of tasks, as `mlflow_page_shown`.
+    artifact = artifact_of_present_run("progress", "gpu-hours", 0.0, description="")
+    shown = -1.0
+
+    def show(taken: float, limit: float) -> None:
+        nonlocal shown
+        share = round(min(100.0, 100 * taken / limit), 1)
+        if artifact is not None and share != shown:
+            shown = share
+            _show({**artifact, "data": share, "description": f"{number(taken)} of {number(limit)} GPU hours taken"})
 
     return show
 

@@ -129,7 +129,8 @@ def linked_to_prefect(output_dir: Path, *, say: Callable[[str], None]) -> Iterat
     link.begin()
     _links.append(link)
     try:
-        yield link.watch.should_stop
+        # Also if the flow run around this one, a comparison of arms, was cancelled.
+        yield lambda: any(one.watch.should_stop() for one in tuple(_links))
     except BaseException as error:
         link.end(error)
         raise

@@ -74,11 +74,13 @@ class StageProgress:
 
     Args:
         header: Markdown above the figures.
+        beside: called after each update, in the thread that sends them.
     """
 
-    def __init__(self, stage: StageName, *, header: str = "") -> None:
+    def __init__(self, stage: StageName, *, header: str = "", beside: Callable[[], None] = lambda: None) -> None:
         self._stage = stage
         self._header = header
+        self._beside = beside
         self._pace = Pace()
         self._told: Progress | None = None
         self._latest: dict[str, MetricPoint] = {}
@@ -130,6 +132,7 @@ class StageProgress:
             if self._changed.is_set() and not link.watch.is_away:
                 self._changed.clear()
                 self._update(link.api)
+                self._beside()
 
     def _update(self, api: PrefectApi) -> None:
         try:

@@ -18,7 +18,7 @@ from prefect.client.schemas.responses import SetStateStatus
 from prefect.deployments import run_deployment
 
 from containers.contracts.records import PipelineRecord
-from flows.cli.standing_report import last_record
+from tasks.pipeline.standing_report import last_record
 
 # A machine that trains elsewhere meanwhile takes minutes for what else takes seconds.
 LIMIT_S = 400.0

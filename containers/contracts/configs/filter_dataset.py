@@ -80,9 +80,8 @@ class FilterDatasetConfig(RowFilters):
         description="Share of training prompts set aside for policy training; no pair of theirs trains the "
         "reward model. With 0 the policy trains on prompts that the reward model has seen; beside `prompts` it is 0",
     )
-    policy_eval_prompt_fraction: Fraction = Field(
-        0.1,
-        description="Share of the prompts set aside that judges the policy; with train_dpo all of them do",
+    policy_eval_prompt_fraction: Fraction | None = Field(
+        None, description="Share of the prompts set aside that judges the policy; null: 0.1, with train_dpo all"
     )
     minimum_train_pairs: Rows = Field(100, ge=1, description="Fewer training pairs than this are an error")
     minimum_validation_pairs: Rows = Field(20, ge=1, description="Fewer validation pairs than this are an error")
@@ -93,3 +92,8 @@ class FilterDatasetConfig(RowFilters):
         False,
         description="Also write {train,test}_comparisons.jsonl and _prompts.jsonl, as NeMo-Aligner reads them",
     )
+
+    @property
+    def eval_prompt_fraction(self) -> float:
+        """Share of the prompts set aside that judges a policy trained on rewards."""
+        return 0.1 if self.policy_eval_prompt_fraction is None else self.policy_eval_prompt_fraction

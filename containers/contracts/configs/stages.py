@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
+from containers.contracts.configs.compare_policies import ComparePoliciesConfig
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
@@ -31,6 +32,7 @@ StageConfig = Annotated[
     | TrainPolicyConfig
     | SampleCompletionsConfig
     | EvaluatePolicyConfig
+    | ComparePoliciesConfig
     | WriteReportConfig,
     Field(discriminator="stage"),
 ]

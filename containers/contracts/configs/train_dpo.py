@@ -30,7 +30,8 @@ class TrainDpoConfig(Frozen):
     loss: PreferenceLossName = Field(
         "sigmoid",
         description="sigmoid: DPO; robust: the same for pairs of which a known share is the wrong way round; hinge: "
-        "SLiC; ipo; simpo and orpo: without a reference; kto: each completion by itself",
+        "SLiC; ipo; simpo and orpo: without a reference; kto: each completion by itself; sft: fine-tuning on the "
+        "chosen completions alone (Preferred-FT), to compare the others with",
     )
     beta: Positive | None = Field(
         None,

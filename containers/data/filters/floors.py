@@ -70,14 +70,14 @@ def check_policy_prompts(config: FilterDatasetConfig, *, train_prompts: int, eva
     Raises:
         BadDataError: with the numbers, and the settings to look at.
     """
-    wanted = [eval_prompts, *([train_prompts] if config.policy_eval_prompt_fraction < 1 else [])]
+    wanted = [eval_prompts, *([train_prompts] if config.eval_prompt_fraction < 1 else [])]
     if min(wanted) >= config.minimum_policy_prompts:
         return
     raise BadDataError(
         f"Too few prompts for the policy: {train_prompts:,} to train on and {eval_prompts:,} to judge it on; at least "
         f"{config.minimum_policy_prompts:,} of each are wanted (filter_dataset.minimum_policy_prompts). Raise "
         f"filter_dataset.policy_prompt_fraction (now {config.policy_prompt_fraction:g}) or "
-        f"policy_eval_prompt_fraction (now {config.policy_eval_prompt_fraction:g}), or bring more data."
+        f"policy_eval_prompt_fraction (now {config.eval_prompt_fraction:g}), or bring more data."
     )
 
 

@@ -180,7 +180,7 @@ def _size_before_filters(config: RunConfig) -> DataSize:
         return DataSize(words, rows, most, train, validation, tune, test, train, test)
     # A prompt has one pair or more.
     prompts = pairs.less(train)
-    held_out = prompts.share(filters.policy_eval_prompt_fraction)
+    held_out = prompts.share(filters.eval_prompt_fraction)
     _, judged = _parts(held_out, filters.validation_parts.model_copy(update={"tune": 0.0}))
     return DataSize(words, rows, most, train, validation, tune, test, prompts.less(held_out), judged)
 

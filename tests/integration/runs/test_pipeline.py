@@ -45,7 +45,13 @@ SHORT = {
 }
 
 
-NOT_MADE = (StageName.CHECK_SYSTEM, StageName.COMPUTE_REFERENCE, StageName.TRAIN_DPO, StageName.WRITE_REPORT)
+NOT_MADE = (
+    StageName.CHECK_SYSTEM,
+    StageName.COMPUTE_REFERENCE,
+    StageName.TRAIN_DPO,
+    StageName.COMPARE_POLICIES,
+    StageName.WRITE_REPORT,
+)
 MADE = [stage for stage in StageName if stage not in NOT_MADE]
 
 

@@ -51,6 +51,7 @@ NOT_IN_IT = (
     StageName.TRAIN_SFT,
     StageName.COMPUTE_REFERENCE,
     StageName.TRAIN_DPO,
+    StageName.COMPARE_POLICIES,
 )
 STAGES = [stage for stage in StageName if stage not in NOT_IN_IT]
 # `--set KEY=VALUE`, and why the production value cannot stand here.

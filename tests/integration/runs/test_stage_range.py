@@ -9,7 +9,7 @@ from short_runs import ENVIRONMENT, command_line, rlhf
 
 from containers.contracts.names import StageName
 from containers.contracts.records import PipelineRecord
-from flows.cli.standing_report import last_record
+from tasks.pipeline.standing_report import last_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

@@ -22,6 +22,7 @@ NOT_MADE = (
     StageName.FILTER_DEMONSTRATIONS,
     StageName.COMPUTE_REFERENCE,
     StageName.TRAIN_DPO,
+    StageName.COMPARE_POLICIES,
     StageName.WRITE_REPORT,
 )
 MADE = [stage.value for stage in StageName if stage not in NOT_MADE]

@@ -27,10 +27,10 @@ from prefect.states import Crashed
 from served_project import STAGE_PROGRAM, ServedProject
 
 from containers.contracts.names import StageName
-from flows.cli.standing_report import last_record
 from flows.servers.local import ServerSettings, local_servers
 from flows.serving.deployments import WATCHDOG, RetrainSchedule, set_retrain_schedule
 from tasks.mlflow_sync.pages import runs_page
+from tasks.pipeline.standing_report import last_record
 from tasks.prefect_sync.cancellation import DELETED
 from tasks.prefect_sync.ledger import LEDGER_FOLDER
 

@@ -12,8 +12,8 @@ from prefect.settings import temporary_settings
 from served_project import ServedProject
 
 from containers.contracts.names import StageName
-from flows.cli.standing_report import last_record
 from flows.servers.local import ServerSettings, local_servers
+from tasks.pipeline.standing_report import last_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from containers.contracts.base import Frozen, Positive, Weight
 
-PreferenceObjective = Literal["sigmoid", "robust", "hinge", "ipo", "kto", "orpo"]
+PreferenceObjective = Literal["sigmoid", "robust", "hinge", "ipo", "kto", "orpo", "sft"]
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
 _SMOOTHED = ("sigmoid", "robust")
 
@@ -56,6 +56,8 @@ PREFERENCE_LOSSES: Mapping[str, PreferenceLoss] = {
     "orpo": _DPO.model_copy(
         update={"objective": "orpo", "has_reference": False, "length_normalised": True, "sft_weight": 1.0}
     ),
+    # Preferred-FT of Rafailov et al. 2023, section 6: the chosen completions alone are learnt, and nothing is compared.
+    "sft": _DPO.model_copy(update={"objective": "sft", "has_reference": False, "sft_weight": 1.0}),
 }
 
 
@@ -95,6 +97,10 @@ def contradictions(parts: PreferenceLoss) -> Iterator[tuple[str, str]]:
             "false makes no sense with orpo: the odds of a whole completion are its probability, which is nearly 0. "
             "Leave it out.",
         )
+    if objective == "sft" and parts.length_normalised:
+        yield "length_normalised", "has no effect on sft, which compares nothing. Leave it out."
+    if objective == "sft" and not parts.sft_weight:
+        yield "sft_weight", "is 0, and sft has no other loss: nothing would be learnt. Leave it out for 1."
     if objective == "orpo" and not parts.sft_weight:
         yield (
             "sft_weight",

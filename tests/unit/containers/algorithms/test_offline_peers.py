@@ -157,6 +157,7 @@ DPO: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "robust": ({"label_smoothing": 0.2}, {"loss_type": ["robust"], "label_smoothing": 0.2}),
     "hinge": ({}, {"loss_type": ["hinge"]}),
     "ipo": ({}, {"loss_type": ["ipo"]}),
+    "sft": ({}, {"loss_type": ["sft"]}),
     "sigmoid and likelihood": (
         {"sft_weight": 0.7},
         {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.7]},

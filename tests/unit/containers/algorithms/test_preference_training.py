@@ -100,7 +100,7 @@ def test_a_few_steps_of_dpo_prefer_what_people_chose(tmp_path: Path) -> None:
     assert metrics["validation_loss"] == min(curve_of(context, "eval_loss"))
 
 
-@pytest.mark.parametrize("loss", ["robust", "hinge", "ipo", "simpo", "kto", "orpo"])
+@pytest.mark.parametrize("loss", ["robust", "hinge", "ipo", "simpo", "kto", "orpo", "sft"])
 def test_each_loss_learns_to_tell_the_completions_apart(tmp_path: Path, loss: str) -> None:
     context = context_of(tmp_path, loss=loss)
     metrics = run(context)

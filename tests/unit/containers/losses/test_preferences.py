@@ -55,6 +55,7 @@ def test_losses_of_a_pair_by_hand() -> None:
     assert value("robust", pairs) == pytest.approx((-0.9 * math.log(sigma) + 0.1 * math.log(1 - sigma)) / 0.8)
     assert value("hinge", pairs) == pytest.approx(0.8)
     assert value("ipo", pairs) == pytest.approx((1 - 5) ** 2)
+    assert value("sft", pairs) == 0  # the likelihood of the chosen completion is all of it
     # β 2 × a margin of 1 a token, less γ 1.
     assert value("simpo", pairs) == pytest.approx(math.log(1 + math.exp(-1)))
 

@@ -15,6 +15,7 @@ from containers.contracts.names import (
     FUNNEL_FILE,
     MANIFEST_FILE,
     OUTPUT_FOLDER,
+    OVER_RUNS,
     POLICY_EVALUATION_FILE,
     REPORT_INPUT_FILE,
     TRAINING_INFO_FILE,
@@ -47,6 +48,7 @@ train_policy:
   beta: 0.05
 """
 _NO_PART = (
+    *OVER_RUNS,
     StageName.FILTER_PROMPTS,
     StageName.FILTER_DEMONSTRATIONS,
     StageName.COMPUTE_REFERENCE,

@@ -15,10 +15,10 @@ from rich.console import Console
 from benchmarks.load_store import FILES_OF_AN_ARTIFACT, fill_reports, fill_store
 from flows.cli.approve import show_waiting
 from flows.cli.cache import collect_garbage, list_store, verify_store
-from flows.cli.standing_report import last_record
 from flows.demo.rows import write_demo_data
 from tasks.config.loading import LoadedConfig, load_run_config
 from tasks.pipeline.lookup import look_up_stages
+from tasks.pipeline.standing_report import last_record
 
 pytestmark = pytest.mark.waits
 

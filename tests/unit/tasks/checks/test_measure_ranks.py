@@ -6,7 +6,7 @@ import pytest
 
 from containers.contracts.hardware import GIB, AllReduce, Collectives, GpuProfile
 from containers.contracts.outcome import FailureKind, StageFailure
-from tasks.measure_ranks import measure_ranks, shm_advice
+from tasks.checks.measure_ranks import measure_ranks, shm_advice
 from tasks.run.runtime import CodeIdentity, present_stages_digest
 
 TWO_RANKS = GpuProfile(name="cpu-2", num_gpus=0, num_processes=2, precision="float32", shm_size_gib=0.25)

@@ -36,11 +36,14 @@ def standing_report(loaded: LoadedConfig) -> PipelineRecord | None:
     return record.model_copy(update={"stages": stages})
 
 
-def last_record(output_dir: Path) -> PipelineRecord | None:
-    """Record of the newest run of this folder (run ids begin with the time); None if no run wrote a report."""
-    newest = max(
-        (output_dir / "reports").glob(f"*/{REPORT_INPUT_FILE}"), key=lambda path: path.parent.name, default=None
-    )
+def last_record(output_dir: Path, *, but: str = "") -> PipelineRecord | None:
+    """Record of the newest run of this folder (run ids begin with the time); None if no run wrote a report.
+
+    Args:
+        but: id of a run that does not count.
+    """
+    written = (path for path in (output_dir / "reports").glob(f"*/{REPORT_INPUT_FILE}") if path.parent.name != but)
+    newest = max(written, key=lambda path: path.parent.name, default=None)
     try:
         return None if newest is None else PipelineRecord.model_validate_json(newest.read_bytes())
     except (OSError, ValueError):
