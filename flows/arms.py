@@ -202,7 +202,7 @@ def _report(
         started_at=run.started_at,
         command=run.command,
         profile=run.config.gpu_profile.name,
-        runs=tuple(result.as_run() for result in results),
+        runs=tuple(result.as_run({used for used, names in users.items() if len(names) > 1}) for result in results),
         differences=comparison.differences,
         shared=shared,
         gpu_hours=gpu_hours(costs),

@@ -68,12 +68,12 @@ def rlhf_retrain(
 
 def arms_name() -> str:
     """Name of a comparison in the list of runs."""
-    return f"arms {present_values().get('comparison', NOT_STARTED)}"
+    return f"arms {present_values().get('start_from', NOT_STARTED)}"
 
 
 @flow(name="rlhf-arms", **_SERVED | {"flow_run_name": arms_name})
 def rlhf_arms(
-    comparison: ComparisonName = TO_BE_CHOSEN,
+    start_from: ComparisonName = TO_BE_CHOSEN,
     gpu_profile: form.Profile = LEFT_EMPTY,
     more_settings: form.MoreSettings = LEFT_EMPTY,
 ) -> "str | State[Any]":

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from containers.arms.records import START, JudgedArms, PolicyComparison
-from containers.arms.tables import REWARDS, best_arm, comparison_blocks, deciding_judge, unbeaten
+from containers.arms.records import REWARDS, START, JudgedArms, PolicyComparison
+from containers.arms.tables import best_arm, comparison_blocks, deciding_judge, unbeaten
 from containers.contracts.outcome import Metric
 from containers.contracts.records import PolicyEvaluation
 from containers.document.model import (
@@ -23,7 +23,7 @@ from containers.document.model import (
     Value,
     heads,
 )
-from containers.formatting import interval, listed, moment, number, one_line, quantity
+from containers.formatting import duration, interval, listed, moment, one_line, quantity
 
 _MOST_KEYS = 40
 
@@ -36,7 +36,7 @@ class ArmRun:
         outcome: how its run ended, in a few words.
         gate_opens: whether the policy's gate opened; None: it was not reached.
         report: its own report, from the folder of the page; empty: there is none.
-        gpu_hours: of all attempts at stages that its own run made.
+        gpu_hours: of all attempts at stages that no other arm uses.
     """
 
     arm: str
@@ -91,9 +91,9 @@ class ArmsReport:
         return tuple(dict.fromkeys(run.arm for run in self.runs))
 
     @property
-    def hours(self) -> str:
-        """What hours are counted."""
-        return "GPU hours" if self.has_gpus else "Hours of this machine"
+    def counted(self) -> str:
+        """Whose time is counted."""
+        return "GPU time" if self.has_gpus else "Time of this machine"
 
 
 def arms_page(report: ArmsReport) -> Page:
@@ -233,32 +233,24 @@ def _setting(value: Any) -> Value:
 
 
 def _cost(report: ArmsReport) -> tuple[Block, ...]:
-    rows = (
-        *((_named(run, report), "its own run", number(run.gpu_hours)) for run in report.runs),
-        ("all", "with the comparison itself", number(report.gpu_hours)),
-    )
-    shared = tuple(
-        (
-            result.stage,
-            listed(result.arms) if len(result.arms) < len(report.arms) else "all arms",
-            number(result.gpu_hours),
-        )
-        for result in report.shared
-    )
-    limit = (
-        ""
-        if report.max_gpu_hours is None
-        else f" The limit is {number(report.max_gpu_hours)} (max_gpu_hours); {number(report.gpu_hours)} are taken."
-    )
-    return (
-        Note(
-            "Of all attempts, failed ones too; a stage that several arms share is made once, and counted in the run "
-            f"that made it.{limit}",
-            "lead",
+    rows: tuple[tuple[Value, ...], ...] = (
+        *((_named(run, report), _time(run.gpu_hours)) for run in report.runs),
+        *(
+            (
+                Text(result.stage, sub="for all arms" if len(result.arms) == len(report.arms) else listed(result.arms)),
+                _time(result.gpu_hours),
+            )
+            for result in report.shared
         ),
-        Table(heads("Run", "What", report.hours, numbers=1), rows),
-        Table(heads("Shared stage", "Used by", report.hours, numbers=1), shared, empty="The arms share no stage."),
+        (Text("all", sub="with the comparison itself"), _time(report.gpu_hours)),
     )
+    limit = "" if report.max_gpu_hours is None else f" The limit is {_time(report.max_gpu_hours)} (max_gpu_hours)."
+    lead = f"Of all attempts, failed ones too. A stage that several arms share is made once.{limit}"
+    return (Note(lead, "lead"), Table(heads("What", report.counted, numbers=1), rows))
+
+
+def _time(hours: float) -> str:
+    return duration(3600 * hours)
 
 
 def _standing(judge: JudgedArms) -> str:

@@ -7,6 +7,8 @@ from containers.contracts.outcome import Metric
 
 # The name of the model from which all arms started, among the arms.
 START = "start"
+# The name of the rewards among the judges.
+REWARDS = "rewards"
 
 
 class ArmValue(Frozen):

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-from containers.arms.records import START, ArmCell, JudgedArms, PolicyComparison
+from containers.arms.records import REWARDS, START, ArmCell, JudgedArms, PolicyComparison
 from containers.contracts.outcome import Metric
-from containers.document.model import Block, Column, Note, Section, Table, Text, Tone, Value, heads
+from containers.document.model import Block, Column, Fold, Note, Section, Table, Text, Tone, Value, heads
 from containers.formatting import interval, listed, percent, quantity
 
-# The name of the rewards among the judges.
-REWARDS = "rewards"
 _MATRIX = (
     "Each cell: the share of pairs of completions that the arm of the row wins against the arm of the column, a tie "
     "counted half, with its interval over prompts. Green or red: better or worse beyond chance, corrected for the "
@@ -41,7 +39,15 @@ def comparison_blocks(comparison: PolicyComparison) -> tuple[Block, ...]:
     if comparison.completions_per_prompt > 1:
         prompts += f" with {comparison.completions_per_prompt} completions each"
     lead = Note(f"{prompts}. {_MATRIX}", "lead", (("win rate", "win rate"),))
-    return (lead, *(block for judge in comparison.judges for block in _judge_blocks(judge, comparison.arms)))
+    return (lead, *(block for judge in comparison.judges for block in _shown(judge, comparison)))
+
+
+def _shown(judge: JudgedArms, comparison: PolicyComparison) -> tuple[Block, ...]:
+    """The judge's matrix; that of the rewards is folded beside another judge's."""
+    blocks = _judge_blocks(judge, comparison.arms)
+    if judge.name != REWARDS or deciding_judge(comparison) is judge:
+        return blocks
+    return (Fold("By the rewards", blocks),)
 
 
 def _judge_blocks(judge: JudgedArms, arms: Sequence[str]) -> tuple[Block, ...]:

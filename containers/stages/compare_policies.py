@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from containers.arms.matrix import Points, arm_cell, arm_value, corrected, pairs_of_arms
-from containers.arms.records import START, JudgedArms, PolicyComparison
-from containers.arms.tables import REWARDS
+from containers.arms.records import REWARDS, START, JudgedArms, PolicyComparison
 from containers.contracts.configs.compare_policies import ComparePoliciesConfig
 from containers.contracts.configs.parts.judges import Judge, PeopleJudge
 from containers.contracts.names import (

@@ -22,7 +22,7 @@ from flows.forms.pipeline import (
 from tasks.arms.load import load_comparison
 from tasks.config.errors import InvalidConfigError, Mistake, near_match
 
-_FIELD = "comparison"
+_FIELD = "start_from"
 
 
 class NamesComparison:

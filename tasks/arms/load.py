@@ -94,9 +94,22 @@ class Comparison:
 
     @property
     def differences(self) -> dict[str, dict[str, JsonValue]]:
-        """Key → arm → its value, of every key in which some arms differ; a key that an arm lacks is not there."""
+        """Key → arm → its value, of every key in which some arms differ; a key that an arm lacks is not there.
+
+        Of a stage that only some arms have, the keys in which these differ count, and that they have it.
+        """
         trees = {arm.name: _tree(arm.config) for arm in self.arms}
-        return {key: {name: tree[key] for name, tree in trees.items() if key in tree} for key in changed_keys(trees)}
+        having = {stage: {arm.name for arm in self.arms if arm.config.takes_part(stage)} for stage in StageName}
+        found: dict[str, dict[str, JsonValue]] = {
+            stage.value: {name: "takes part" for name in self.names if name in names}
+            for stage, names in having.items()
+            if 0 < len(names) < len(trees)
+        }
+        for key in changed_keys(trees):
+            values = {name: tree[key] for name, tree in trees.items() if key in tree}
+            if len(values) == len(trees) or len({json.dumps(value) for value in values.values()}) > 1:
+                found[key] = values
+        return found
 
 
 def load_comparison(path: Path, *, overrides: Sequence[str] = (), profile: str | None = None) -> Comparison:
@@ -245,5 +258,7 @@ def _rewards(config: RunConfig) -> str:
 
 
 def _tree(config: RunConfig) -> dict[str, JsonValue]:
-    found = flat(config.model_dump(mode="json"))
-    return {key: value for key, value in found.items() if key not in _NAMES}
+    """The keys of the run that have an effect: of a stage without part, none."""
+    idle = {stage.value for stage in StageName if not config.takes_part(stage)}
+    found = flat({name: value for name, value in config.model_dump(mode="json").items() if name not in idle})
+    return {key: value for key, value in found.items() if key not in _NAMES and not key.endswith(".stage")}

@@ -73,7 +73,7 @@ class ArmsPlan:
         each = ", ".join(f"{arm.label} {number(self.own_hours(place))}" for place, arm in self._arms())
         shared = number(sum(result.gpu_hours or 0.0 for result in self.shared))
         text = (
-            f"{number(limit)} is less than the {number(self.gpu_hours)} GPU hours that the arms take as estimated: "
+            f"{limit:g} is less than the {number(self.gpu_hours)} GPU hours that the arms take as estimated: "
             f"shared stages {shared}, {each}. Raise it, leave arms or seeds out, or shorten their schedules."
         )
         raise InvalidConfigError(str(self.comparison.path), [Mistake("max_gpu_hours", text)])

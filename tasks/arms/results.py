@@ -1,5 +1,6 @@
 """What became of each arm: read from the record of its run and from what it cost."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +51,12 @@ class ArmResult:
         stages = () if self.record is None else self.record.stages
         return {stage.stage: stage.key for stage in stages if stage.key and stage.status in _MADE}
 
-    def as_run(self) -> ArmRun:
-        """The arm for the page."""
+    def as_run(self, shared: Collection[tuple[StageName, str]]) -> ArmRun:
+        """The arm for the page.
+
+        Args:
+            shared: stages and keys that other arms use too; their cost is not the arm's own.
+        """
         gates = () if self.record is None else self.record.gates
         gate = next((gate for gate in gates if gate.name == "policy"), None)
         verdict = self.verdict
@@ -63,7 +68,11 @@ class ArmResult:
             gate_opens=None if gate is None else gate.opens,
             evaluation=evaluation or None,
             report=self.arm.report if (self.arm.config.output_dir / "report.html").is_file() else "",
-            gpu_hours=gpu_hours(read_costs(self.arm.config.output_dir.resolve())),
+            gpu_hours=gpu_hours(
+                cost
+                for cost in read_costs(self.arm.config.output_dir.resolve())
+                if (cost.stage, cost.key) not in shared
+            ),
         )
 
     def _made(self, stage: StageName) -> ArtifactRef | None:

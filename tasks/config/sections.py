@@ -192,7 +192,7 @@ class RunTree(Frozen):
         by_pairs = self.train_dpo is not None and filters.policy_prompt_fraction > 0
         if by_pairs and filters.policy_eval_prompt_fraction is None:
             return filters.model_copy(update={"policy_eval_prompt_fraction": 1.0})
-        return filters.model_copy(update={"policy_eval_prompt_fraction": filters.eval_prompt_fraction})
+        return filters
 
     @property
     def policy_on_rewards(self) -> TrainPolicyConfig | None:

@@ -144,6 +144,7 @@ def whole_filter_config(
     return config.model_copy(
         update={
             **_reading_and_suites(config, dataset, suites),
+            "policy_eval_prompt_fraction": config.eval_prompt_fraction,
             "polarity": config.polarity.model_copy(
                 update={"reference_reward_model": ReferenceRewardModel() if asked else None}
             ),

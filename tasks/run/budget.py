@@ -145,7 +145,7 @@ class Budget:
     def spent_text(self, taken: float) -> str:
         """Say that it is used up, and what to do."""
         return (
-            f"{self.key} is {number(self.limit_hours)}, and {number(taken)} GPU hours were taken. Nothing that was "
+            f"{self.key} is {self.limit_hours:g}, and {number(taken)} GPU hours were taken. Nothing that was "
             f"finished is lost: set {self.key} higher, and the same command goes on from the last good step."
         )
 

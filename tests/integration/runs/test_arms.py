@@ -36,7 +36,6 @@ def place(tmp_path: Path, project: Path) -> Path:
         "tracking": {"prefect_port": 0, "mlflow_port": 0},
         "train_sft.schedule": {"max_steps": 40, "eval_steps": 40},
         "train_policy.schedule": {"max_steps": 40, "save_steps": 2},
-        "train_policy.evidence": None,
         "train_policy.reward_trial": {"num_prompts": 0},
         "evaluate_policy.completions_per_prompt": 1,
     }
@@ -129,14 +128,14 @@ def test_arms_that_do_not_fit_the_budget_start_nothing(place: Path) -> None:
 
 def test_a_run_stops_at_its_limit_and_goes_on_with_a_higher_one(folder: Path) -> None:
     changes = ("run.name=limited", "train_sft.schedule.eval_steps=5", "train_sft.schedule.save_steps=5")
-    stopped = rlhf(folder, "run", *changes, "run.max_gpu_hours=0.006")
+    stopped = rlhf(folder, "run", *changes, "run.max_gpu_hours=0.012")
     assert stopped.returncode == 1
     assert re.search(
-        r"failed \(budget_spent\): run\.max_gpu_hours is 0\.006, and 0\.00\d+ GPU hours were taken\. Nothing that was "
+        r"failed \(budget_spent\): run\.max_gpu_hours is 0\.012, and 0\.01\d+ GPU hours were taken\. Nothing that was "
         r"finished is lost: set run\.max_gpu_hours higher",
         stopped.stdout,
     ), stopped.stdout[-3000:]
-    at_once = rlhf(folder, "run", *changes, "run.max_gpu_hours=0.006")
+    at_once = rlhf(folder, "run", *changes, "run.max_gpu_hours=0.012")
     assert at_once.returncode == 1 and "budget_spent" in at_once.stdout
     running = start(folder, *changes, "run.max_gpu_hours=1")
     try:

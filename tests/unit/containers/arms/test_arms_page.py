@@ -112,10 +112,10 @@ def test_each_cell_is_seen_from_both_sides() -> None:
     assert text_of(page.sections[0].title) == "Arm against arm"
 
 
-@pytest.mark.parametrize("shown", ["train_sft", "GPU hours", "Hours of this machine", "max_gpu_hours", "√KL"])
+@pytest.mark.parametrize("shown", ["train_sft", "GPU time", "Time of this machine", "max_gpu_hours", "√KL"])
 def test_cost_differences_and_frontier_are_on_the_page(shown: str) -> None:
     html = page_html(arms_page(report(judged(start=0.3, grpo=0.9, rloo=0.6))))
-    if shown == "GPU hours":
+    if shown == "GPU time":
         assert shown not in html
     else:
         assert shown in html

@@ -19,6 +19,12 @@ from tests.unit.factories.run_files import write_run
 PEOPLE = {"judges": [{"type": "people", "num_pairs": 8}]}
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs write into `outputs` of the folder in which they start."""
+    monkeypatch.chdir(tmp_path)
+
+
 def with_pairs(file: Path, folder: Path) -> PeopleChoices:
     """A run that waits for people, with ten pairs."""
     config = load_run_config(file).config

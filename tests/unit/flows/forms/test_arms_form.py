@@ -33,14 +33,14 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refusal(**values: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        checked_arms_form({"comparison": "two", **values})
+        checked_arms_form({"start_from": "two", **values})
     return str(caught.value)
 
 
 def test_the_form_offers_the_comparisons_beside_the_served_runs() -> None:
     assert list(comparisons()) == ["two"]
     path, settings, command = checked_arms_form(
-        {"comparison": "two", "more_settings": ["train_policy.beta=0.1", "evaluate_policy.max_prompts=64"]}
+        {"start_from": "two", "more_settings": ["train_policy.beta=0.1", "evaluate_policy.max_prompts=64"]}
     )
     assert path.name == "two.yaml"
     assert settings == ["train_policy.beta=0.1", "evaluate_policy.max_prompts=64"]
@@ -50,8 +50,8 @@ def test_the_form_offers_the_comparisons_beside_the_served_runs() -> None:
 
 
 def test_a_wrong_name_and_none_are_told_with_those_that_exist() -> None:
-    assert "`tow` is no comparison. Did you mean `two`?" in refusal(comparison="tow")
-    assert "no comparison was chosen. Known: `two`." in refusal(comparison="")
+    assert "`tow` is no comparison. Did you mean `two`?" in refusal(start_from="tow")
+    assert "no comparison was chosen. Known: `two`." in refusal(start_from="")
 
 
 def test_mistakes_are_told_by_field() -> None:

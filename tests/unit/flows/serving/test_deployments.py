@@ -45,9 +45,10 @@ def test_prefect_yaml_offers_the_same_as_rlhf_serve(written: list[dict[str, Any]
 def test_the_forms_offer_the_run_configurations_of_the_folder_that_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mine.yaml").touch()
-    (tmp_path / ".hidden.yaml").touch()
-    monkeypatch.setenv("RLHF_RUN_CONFIGS", str(tmp_path))
+    for name in ("runs/mine.yaml", "runs/.hidden.yaml", "arms/ours.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setenv("RLHF_RUN_CONFIGS", str(tmp_path / "runs"))
     for item in make_deployments(served_flows()):
         schema = item._parameter_openapi_schema
-        assert schema.properties["start_from"]["enum"] == ["mine"]
+        assert schema.properties["start_from"]["enum"] == (["ours"] if item.name == "rlhf-arms" else ["mine"])

@@ -82,6 +82,16 @@ def test_arms_share_what_they_make_alike_and_nothing_else() -> None:
     assert shared[StageName.SAMPLE_COMPLETIONS] == [[0], [1], [2]]
 
 
+def test_what_differs_is_what_has_an_effect() -> None:
+    found = comparison(arms={"rloo": None, "dpo": {"set": DPO}, "ipo": {"set": {"train_dpo": {"loss": "ipo"}}}})
+    differences = found.differences
+    assert differences["train_dpo"] == {"dpo": "takes part", "ipo": "takes part"}
+    assert differences["train_policy"] == {"rloo": "takes part"}
+    assert differences["train_dpo.loss"] == {"dpo": "sigmoid", "ipo": "ipo"}
+    assert not any(key.startswith("train_policy.") for key in differences)  # one arm has it, so nothing differs in it
+    assert "train_dpo.beta" not in differences and "run.name" not in differences
+
+
 def test_seeds_share_everything_before_the_policy() -> None:
     found = comparison(seeds=[0, 1])
     shared = shared_stages([arm.config for arm in found.arms])

@@ -33,11 +33,17 @@ def test_what_the_training_decides_is_not_set_for_the_reference(tmp_path: Path) 
     ]
 
 
-def test_every_prompt_that_is_set_aside_judges(tmp_path: Path) -> None:
-    filters = {"filter_dataset": {"policy_prompt_fraction": 0.2, "policy_eval_prompt_fraction": 0.1}}
+@pytest.mark.parametrize(("wanted", "share"), [({}, 1.0), ({"policy_eval_prompt_fraction": 0.1}, 0.1)])
+def test_every_prompt_that_is_set_aside_judges_unless_the_run_says_how_many(
+    tmp_path: Path, wanted: dict[str, float], share: float
+) -> None:
+    filters = {"filter_dataset": {"policy_prompt_fraction": 0.2, **wanted}}
     config = load_run_config(write_run(tmp_path, **DPO, **filters)).config.stage_config(StageName.FILTER_DATASET)
     assert isinstance(config, FilterDatasetConfig)
-    assert (config.policy_prompt_fraction, config.policy_eval_prompt_fraction) == (0.2, 1.0)
+    assert (config.policy_prompt_fraction, config.policy_eval_prompt_fraction) == (0.2, share)
+
+
+def test_prompts_that_train_on_rewards_are_left(tmp_path: Path) -> None:
     whole = {"filter_dataset": {"policy_prompt_fraction": 0.2, "policy_eval_prompt_fraction": 1}}
     assert load_run_config(write_run(tmp_path, **DPO, **whole))
     with pytest.raises(InvalidConfigError, match="1 leaves no prompt to train the policy on"):

@@ -19,6 +19,7 @@ from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
 from tasks.pipeline.inputs import filter_dataset_inputs, filter_prompts_inputs, named_model_input
 from tasks.pipeline.lookup import finished_artifacts, look_up_stages
+from tasks.pipeline.stages import required_config
 from tasks.run.runtime import code_identity
 from tests.unit.factories.run_files import write_run
 from tests.unit.factories.stage_keys import stage_key
@@ -79,6 +80,13 @@ def publish(config: RunConfig, stage_config: StageConfig, inputs: Sequence[Stage
     return content_digest(manifest.files)
 
 
+def publish_pairs(config: RunConfig) -> None:
+    """The artifact of filter_dataset."""
+    assert config.dataset is not None
+    inputs = filter_dataset_inputs(config.filter_dataset, config.dataset, None)
+    publish(config, required_config(config, StageName.FILTER_DATASET), inputs)
+
+
 @pytest.mark.parametrize("max_tokens", [None, 512], ids=["characters", "tokens"])
 def test_pinned_commits_have_the_keys_of_the_run_and_nobody_is_asked(
     hub: FakeHub, tmp_path: Path, max_tokens: int | None
@@ -89,7 +97,7 @@ def test_pinned_commits_have_the_keys_of_the_run_and_nobody_is_asked(
     assert hub.requests == [], "not fetched, and still known"
     fetched = filter_dataset_inputs(config.filter_dataset, config.dataset, config.base_model)
     assert len(fetched) == (2 if max_tokens is None else 3)
-    publish(config, config.filter_dataset, fetched)
+    publish(config, required_config(config, StageName.FILTER_DATASET), fetched)
     asked = list(hub.requests)
     hub.status = 500
     found = look_up_stages(config).texts
@@ -119,7 +127,11 @@ def test_a_branch_of_the_model_hides_only_what_starts_from_the_model(hub: FakeHu
     data = hub.commit("datasets", "org/pairs", DATA_FILES)
     hub.commit("models", "org/tiny", MODEL_FILES)
     config = run_from_hub(tmp_path, model="main", data=data)
-    publish(config, config.filter_dataset, filter_dataset_inputs(config.filter_dataset, config.dataset, None))
+    publish(
+        config,
+        required_config(config, StageName.FILTER_DATASET),
+        filter_dataset_inputs(config.filter_dataset, config.dataset, None),
+    )
     asked = list(hub.requests)
     found = look_up_stages(config).texts
     assert found[StageName.FILTER_DATASET].startswith("reused, made ")
@@ -131,7 +143,11 @@ def test_a_branch_of_the_model_hides_only_what_starts_from_the_model(hub: FakeHu
 def test_nothing_behind_the_end_of_the_run_is_looked_up(hub: FakeHub, tmp_path: Path) -> None:
     model, data = hub.commit("models", "org/tiny", MODEL_FILES), hub.commit("datasets", "org/pairs", DATA_FILES)
     whole = run_from_hub(tmp_path, model=model, data=data)
-    publish(whole, whole.filter_dataset, filter_dataset_inputs(whole.filter_dataset, whole.dataset, None))
+    publish(
+        whole,
+        required_config(whole, StageName.FILTER_DATASET),
+        filter_dataset_inputs(whole.filter_dataset, whole.dataset, None),
+    )
     assert finished_artifacts(whole) is None
     part = run_from_hub(tmp_path, model=model, data=data, run={"name": "small", "until": "filter_dataset"})
     assert list(finished_artifacts(part) or ()) == [StageName.FILTER_DATASET]
@@ -188,7 +204,11 @@ def test_a_local_model_beside_a_pinned_dataset_is_looked_up_too(hub: FakeHub, tm
     for name, content in MODEL_FILES.items():
         (folder / name).write_bytes(content)
     config = run_from_hub(tmp_path, model="", data=data, base_model={"path": str(folder)})
-    publish(config, config.filter_dataset, filter_dataset_inputs(config.filter_dataset, config.dataset, None))
+    publish(
+        config,
+        required_config(config, StageName.FILTER_DATASET),
+        filter_dataset_inputs(config.filter_dataset, config.dataset, None),
+    )
     found = look_up_stages(config).texts
     assert found[StageName.TRAIN_REWARD_MODEL] == "runs: this run has no result of it yet"
 
