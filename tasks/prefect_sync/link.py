@@ -189,8 +189,9 @@ class PrefectLink:
         if isinstance(error, Pause):
             self._leave_suspended()
             return
-        if isinstance(error, TerminationSignal) and self._is_cancelled():
-            if os.environ.get(_RUNNER_SHOWS_CANCELLED) == "false":
+        if isinstance(error, TerminationSignal) and any(one._is_cancelled() for one in tuple(_links)):
+            # The runner shows it of the flow run that it started, and not of one below that: an arm of a comparison.
+            if os.environ.get(_RUNNER_SHOWS_CANCELLED) == "false" and _links[0] is self:
                 self._leave_cancelled()
                 return
             error = RunCancelledError(self.watch.why)
