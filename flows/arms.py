@@ -65,8 +65,9 @@ def rlhf_arms(start_from: str, more_settings: list[str] | None = None, *, profil
         RunCancelledError: a user cancelled it in Prefect.
     """
     comparison = load_comparison(Path(start_from), overrides=more_settings or (), profile=profile or None)
-    with open_run(comparison.own_run, command=command, config_yaml="") as run, _within_budget(comparison):
-        results = list(_all_arms(comparison, command=command))
+    with open_run(comparison.own_run, command=command, config_yaml="") as run:
+        with _within_budget(comparison):
+            results = list(_all_arms(comparison, command=command))
         compared, problem = _compared(run, comparison, results)
         page = _write_page(run, comparison, results, compared, problem)
         _raise_what_is_left(results, problem)
@@ -103,7 +104,8 @@ def _all_arms(comparison: Comparison, *, command: str) -> Iterator[ArmResult]:
             say(f"{arm.label}: {result.problem}")
         if (key := failed_key(result.record)) is not None:
             failed[key] = arm.label
-        spent = spent or _budget_spent(result)
+        if result.is_spent:
+            spent = "the GPU hours of all arms are used up"
         yield result
 
 
@@ -122,24 +124,15 @@ def _one_arm(arm: Arm, *, command: str) -> ArmResult:
         return ArmResult(arm, record)
     if isinstance(error, RunCancelledError) or not isinstance(error, Exception):
         raise error
-    result = ArmResult(arm, record, _told(error), waits=isinstance(error, PersonAwaitedError))
+    is_spent = isinstance(error, StageFailedError) and error.failure.kind is FailureKind.BUDGET_SPENT
+    result = ArmResult(arm, record, _told(error), waits=isinstance(error, PersonAwaitedError), is_spent=is_spent)
     if isinstance(error, GateClosedError) and result.compares:
         return ArmResult(arm, record)  # its policy was judged, and the page shows the gate
     return result
 
 
 def _told(error: Exception) -> str:
-    if isinstance(error, StageFailedError) and error.failure.kind is FailureKind.BUDGET_SPENT:
-        return f"{error.failure.stage}: {error.failure.message}"
     return str(error).partition("\n")[0] or type(error).__name__
-
-
-def _budget_spent(result: ArmResult) -> str:
-    """Why no further arm is started, if this one was stopped by the limit of all; empty: it was not."""
-    is_spent = FailureKind.BUDGET_SPENT.value in " ".join(
-        stage.message for stage in (result.record.stages if result.record else ()) if stage.status == "failed"
-    )
-    return "the GPU hours of all arms are used up" if is_spent else ""
 
 
 def _compared(

@@ -47,15 +47,10 @@ def arm_cell(
     Args:
         points: by seed of `arm`; each in the order of `prompt_ids`.
     """
-    of_prompts: defaultdict[str, list[float]] = defaultdict(list)
-    for of_seed in points.values():
-        for prompt, value in zip(prompt_ids, of_seed, strict=True):
-            if value is not None:
-                of_prompts[prompt].append(value)
-    means = [fmean(values) for values in of_prompts.values()]
+    means = _means_of_prompts(points, prompt_ids)
     if not means:
         return None
-    told = [value for values in of_prompts.values() for value in values]
+    told = [value for of_seed in points.values() for value in _known(of_seed)]
     p_value = mcnemar_p_value(sum(mean > 0.5 for mean in means), sum(mean < 0.5 for mean in means))
     return ArmCell(
         arm=arm,
@@ -83,12 +78,7 @@ def arm_value(
     Args:
         values: by seed; each in the order of `prompt_ids`.
     """
-    of_prompts: defaultdict[str, list[float]] = defaultdict(list)
-    for of_seed in values.values():
-        for prompt, value in zip(prompt_ids, of_seed, strict=True):
-            if value is not None:
-                of_prompts[prompt].append(value)
-    means = [fmean(found) for found in of_prompts.values()]
+    means = _means_of_prompts(values, prompt_ids)
     if not means:
         return None
     name = f"{arm}_value"
@@ -113,6 +103,16 @@ def corrected(judges: Sequence[JudgedArms]) -> tuple[JudgedArms, ...]:
         else judge
         for judge in judges
     )
+
+
+def _means_of_prompts(by_seed: Mapping[int, Points], prompt_ids: Sequence[str]) -> list[float]:
+    """The mean of each prompt over seeds and completions; a prompt about which nothing is known has none."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for of_seed in by_seed.values():
+        for prompt, value in zip(prompt_ids, of_seed, strict=True):
+            if value is not None:
+                found[prompt].append(value)
+    return [fmean(values) for values in found.values()]
 
 
 def _known(values: Points) -> list[float]:

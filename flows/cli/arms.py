@@ -7,9 +7,8 @@ import argparse
 import shlex
 import time
 from contextlib import suppress
-from pathlib import Path
 
-from flows.cli.options import Command
+from flows.cli.options import Command, add_config_options
 from flows.cli.run import exit_code_of, require_folders, server_settings, use_servers, why_not_started
 from flows.servers.local import Servers, local_servers, login_hint
 from flows.signals import EndedBySignal, exit_code_after, how_it_ended
@@ -23,23 +22,7 @@ _EXIT_FAILED = 1
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-c",
-        "--config",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the comparison (example: configs/arms/sums.yaml)",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="change one key in all arms; may be given several times (example: --set train_policy.beta=0.1)",
-    )
-    parser.add_argument("--profile", metavar="NAME", help="GPU profile of all arms (example: 4x48gb)")
+    add_config_options(parser, what="the comparison (example: configs/arms/sums.yaml); --set changes all of its arms")
     parser.add_argument("--plan", action="store_true", help="only show what each arm will take, and what they share")
 
 

@@ -25,11 +25,9 @@ class Command:
     run: Callable[[argparse.Namespace], int]
 
 
-def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name a run and change it."""
-    parser.add_argument(
-        "-c", "--config", type=Path, required=True, metavar="FILE", help=f"the run (example: {DEMO_CONFIG})"
-    )
+def add_config_options(parser: argparse.ArgumentParser, *, what: str = f"the run (example: {DEMO_CONFIG})") -> None:
+    """Add the options that name a run, or a comparison of runs, and change it."""
+    parser.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help=what)
     parser.add_argument(
         "--set",
         action="append",

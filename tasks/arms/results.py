@@ -23,12 +23,14 @@ class ArmResult:
         record: of its run; None: it wrote none.
         problem: why it did not come to its end, in a sentence; empty: it did.
         waits: whether a person must decide something first.
+        is_spent: whether the GPU hours were used up.
     """
 
     arm: Arm
     record: PipelineRecord | None
     problem: str = ""
     waits: bool = False
+    is_spent: bool = False
 
     @property
     def completions(self) -> ArtifactRef | None:

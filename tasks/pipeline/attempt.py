@@ -12,6 +12,7 @@ from containers.contracts.digests import read_manifest
 from containers.contracts.hardware import COLLECTIVES_FILE, FLIGHT_RECORDS
 from containers.contracts.names import EVENTS_FILE, MEASURED_FILE, SPEC_FILE
 from containers.contracts.outcome import FailureKind, StageFailure
+from containers.contracts.pipeline import STAGE_FACTS, Devices
 from containers.contracts.records import StageRecord
 from containers.contracts.spec import ArtifactRef, StageSpec
 from containers.formatting import markdown_text
@@ -53,7 +54,9 @@ def attempt_stage(run: PipelineRun, spec: StageSpec, *, why: str) -> tuple[Artif
     mlflow_run = run.tracking.start_attempt(spec, tags=tags, note=note)
     current_display().stage_started(spec.stage, f"{run.runtime.name}, attempt {spec.attempt}: {why}")
     meter = CostMeter(run.output_dir, spec, num_gpus=num_counted(spec, run.config.gpu_profile))
-    limits = Limits(present_budgets(), meter)
+    # What needs no device is not limited: a run that stops at its limit still writes its report.
+    is_limited = STAGE_FACTS[spec.stage].devices is not Devices.NONE
+    limits = Limits(present_budgets() if is_limited else (), meter)
     progress = StageProgress(spec.stage, header=mlflow_link(run, mlflow_run), beside=limits.tell)
     try:
         if spent := limits.spent():

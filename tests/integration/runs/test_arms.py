@@ -135,6 +135,7 @@ def test_a_run_stops_at_its_limit_and_goes_on_with_a_higher_one(folder: Path) ->
         r"finished is lost: set run\.max_gpu_hours higher",
         stopped.stdout,
     ), stopped.stdout[-3000:]
+    assert (folder / "outputs/limited/report.html").is_file()
     at_once = rlhf(folder, "run", *changes, "run.max_gpu_hours=0.012")
     assert at_once.returncode == 1 and "budget_spent" in at_once.stdout
     running = start(folder, *changes, "run.max_gpu_hours=1")
