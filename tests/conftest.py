@@ -30,11 +30,15 @@ SHARED_DATA = Path(os.environ.get("RLHF_SHARED_DATA") or PROJECT.parent / "share
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures of a module make their models
 def pytest_runtest_setup() -> None:
-    """The same random weights each time: an unseeded model passes a gate by luck once in a while."""
+    """The same random weights and precision each time: an unseeded model passes a gate by luck once in a while."""
     random.seed(0)
     for library, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
         if library in sys.modules:
             operator.attrgetter(seed)(sys.modules[library])(0)
+    # The first accelerator of a process decides the precision of all; one in bfloat16 would round later tests' figures.
+    accelerate = sys.modules.get("accelerate.state")
+    if accelerate and accelerate.AcceleratorState._shared_state.get("_mixed_precision") not in (None, "no"):
+        accelerate.AcceleratorState._reset_state()
 
 
 @pytest.fixture(autouse=True)

@@ -56,7 +56,9 @@ def test_who_looks_for_no_contamination_needs_no_suites(tmp_path: Path) -> None:
 
 def test_a_plain_dataset_leaves_the_configuration_as_it_is(tmp_path: Path) -> None:
     source = DatasetSource(train=rows(tmp_path / "a.jsonl"))
-    assert whole_filter_config(FilterDatasetConfig(), source, ()) == FilterDatasetConfig()
+    written = FilterDatasetConfig(policy_eval_prompt_fraction=0.1)
+    assert whole_filter_config(FilterDatasetConfig(), source, ()) == written
+    assert whole_filter_config(written, source, ()) == written
     assert (source.is_local, source.holds_out_by_prompt, mixture(tmp_path).holds_out_by_prompt) == (True, True, True)
 
 
