@@ -8,11 +8,11 @@ from containers.contracts.pipeline import STAGE_FACTS, Devices
 
 PICTURE = Path(__file__).parent / "images" / "dag.svg"
 
-_WIDTH, _HEIGHT = 1408, 330
+_WIDTH, _HEIGHT = 1676, 330
 _BOX, _TALL, _STEP = 178, 56, 198
 _LEFT, _TOP, _BELOW = 20, 28, 158
 _GATE = 26
-_COLUMNS = 7
+_COLUMNS = 8
 _STAGES = [stage for stage in StageName if stage not in OVER_RUNS]
 _DEVICES = {Devices.NONE: "CPU", Devices.ONE_GPU: "one GPU", Devices.ALL_RANKS: "all GPUs"}
 _STYLE = """
@@ -33,7 +33,7 @@ _HEAD = (
 
 
 def svg() -> str:
-    """The picture: stages in order, seven to the right and the rest back, and the gates behind those that judge."""
+    """The picture: stages in order, eight to the right and the rest back, and the gates behind those that judge."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{" → ".join(_STAGES)}">',
@@ -48,30 +48,29 @@ def svg() -> str:
 
 def _stages() -> Iterator[str]:
     forward, back = _STAGES[:_COLUMNS], _STAGES[_COLUMNS:]
-    for column, stage in enumerate(forward):
-        x = _LEFT + column * _STEP
+    gap, y = _STEP - _BOX, _middle(_TOP)
+    x = _LEFT
+    for place, stage in enumerate(forward):
+        if place:
+            yield _arrow(x - gap, y, x, y)
         yield from _box(stage, x, _TOP)
-        if column:
-            yield _arrow(x - _STEP + _BOX, _middle(_TOP), x, _middle(_TOP))
-    x = _LEFT + (_COLUMNS - 1) * _STEP + _BOX // 2
-    from_y = _middle(_BELOW)
-    if STAGE_FACTS[forward[-1]].judges:
-        yield _arrow(x, _TOP + _TALL, x, from_y - _GATE)
-        yield from _gate(x, from_y)
-        from_x = x - _GATE
-    else:
-        yield _arrow(x, _TOP + _TALL, x, _BELOW)
-        from_x = x + _BOX // 2 + (_STEP - _BOX)
+        x += _STEP
+        if STAGE_FACTS[stage].judges:
+            yield _arrow(x - gap, y, x, y)
+            yield from _gate(x + _GATE, y)
+            x += 2 * _GATE + gap
+    from_x, y = x - gap, _middle(_BELOW)
+    yield _arrow(from_x - _GATE, _TOP + _TALL - (_TALL // 2 - _GATE), from_x - _GATE, _BELOW)
     for place, stage in enumerate(back):
-        right = from_x - (_STEP - _BOX)
+        right = from_x - gap if place else from_x
+        if place:
+            yield _arrow(from_x, y, right, y)
         yield from _box(stage, right - _BOX, _BELOW)
-        if place or STAGE_FACTS[forward[-1]].judges:
-            yield _arrow(from_x, from_y, right, from_y)
         from_x = right - _BOX
         if STAGE_FACTS[stage].judges:
-            x = from_x - (_STEP - _BOX) - _GATE
-            yield _arrow(from_x, from_y, x + _GATE, from_y)
-            yield from _gate(x, from_y)
+            x = from_x - gap - _GATE
+            yield _arrow(from_x, y, x + _GATE, y)
+            yield from _gate(x, y)
             from_x = x - _GATE
 
 

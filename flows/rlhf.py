@@ -9,6 +9,7 @@ from prefect import flow
 from containers.contracts.names import StageName
 from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.spec import StageInput
+from tasks.answer_sets import answer_sets
 from tasks.build_base_model import build_base_model
 from tasks.check_system import check_system
 from tasks.compute_reference import compute_reference
@@ -16,6 +17,7 @@ from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
 from tasks.evaluate_policy import evaluate_policy
 from tasks.evaluate_reward_model import evaluate_reward_model
+from tasks.evaluate_sets import evaluate_sets
 from tasks.filter_dataset import filter_dataset
 from tasks.filter_demonstrations import filter_demonstrations
 from tasks.filter_prompts import filter_prompts
@@ -23,13 +25,13 @@ from tasks.gates.approval import opened, wait_for_decision
 from tasks.pipeline.judging_inputs import demand_people
 from tasks.pipeline.open_run import open_run
 from tasks.pipeline.reward_models import named_model, named_reward_model
+from tasks.pipeline.stage_task import StageTask
 from tasks.pipeline.stages import Made, Stage, walk
 from tasks.prefect_sync.cancellation import RunCancelledError, never
 from tasks.prefect_sync.link import why_stopped
 from tasks.run.names import flow_run_name
 from tasks.run.state import PipelineRun
 from tasks.sample_completions import sample_completions
-from tasks.stage_task import StageTask
 from tasks.train_dpo import train_dpo
 from tasks.train_policy import train_policy
 from tasks.train_reward_model import train_reward_model
@@ -107,6 +109,8 @@ TASKS: Mapping[StageName, StageTask[Any, Any]] = {
     StageName.COMPUTE_REFERENCE: compute_reference,
     StageName.TRAIN_DPO: train_dpo,
     StageName.TRAIN_POLICY: train_policy,
+    StageName.ANSWER_SETS: answer_sets,
+    StageName.EVALUATE_SETS: evaluate_sets,
     StageName.SAMPLE_COMPLETIONS: sample_completions,
     StageName.EVALUATE_POLICY: evaluate_policy,
 }

@@ -34,6 +34,7 @@ from tasks.checks.certificates import certificate_finding, judge_certificate_fin
 from tasks.checks.hardware import gpu_rows, variable_rows
 from tasks.checks.judges import endpoint_finding
 from tasks.checks.services import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
+from tasks.checks.sets import harness_finding, needs_harness, probe_set
 from tasks.config.run import RunConfig
 from tasks.config.sources import model_source
 from tasks.display import current_display
@@ -123,6 +124,7 @@ def run_checks(config: RunConfig, plan: RunPlan) -> tuple[CheckFinding, ...]:
     checks = [
         runtime_check,
         *([("vLLM", partial(vllm_finding, choice.runtime, image))] if needs_vllm else []),
+        *([("standard sets", partial(harness_finding, choice.runtime, image))] if needs_harness(config.sets) else []),
         *_host_checks(config, plan, choice.runtime, docker),
         ("Prefect", partial(service_finding, "Prefect", prefect_api_url)),
         ("MLflow", partial(mlflow_finding, mlflow_uri)),
@@ -259,6 +261,8 @@ def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
         checks.append(("tokenizer_file", lambda: source_finding("tokenizer_file", "a readable file", probe_path)))
     for suite in config.evaluate_reward_model.suites:
         add(f"suite {suite.name}", "data files", probe_suite, suite)
+    for one in config.sets:
+        add(f"set {one.name}", "questions that can be used", probe_set, one)
     return checks
 
 

@@ -16,9 +16,9 @@ from tasks.judges.verdicts import VERDICTS_FOLDER, collected
 from tasks.pipeline.inputs import artifact_input
 from tasks.pipeline.judging_inputs import judge_model_inputs
 from tasks.pipeline.run_stage import run_stage
+from tasks.pipeline.stage_task import StageTask
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.run.state import PipelineRun
-from tasks.stage_task import StageTask
 
 
 @StageTask

@@ -4,9 +4,9 @@ from containers.contracts.names import StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from containers.report.stages import stage_section
 from tasks.pipeline.run_stage import make
+from tasks.pipeline.stage_task import StageTask
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.run.state import PipelineRun
-from tasks.stage_task import StageTask
 
 
 @StageTask

@@ -8,9 +8,9 @@ from containers.contracts.records import GateVerdict
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.gates import judge_reward_model
 from tasks.pipeline.run_stage import make
+from tasks.pipeline.stage_task import StageTask
 from tasks.prefect_sync.artifacts import certificate_blocks, show_stage
 from tasks.run.state import PipelineRun
-from tasks.stage_task import StageTask
 
 
 @StageTask

@@ -7,12 +7,12 @@ from containers.contracts.names import FUNNEL_FILE, StageName
 from containers.contracts.spec import ArtifactRef
 from containers.report.data import data_section
 from tasks.pipeline.run_stage import run_stage
+from tasks.pipeline.stage_task import StageTask
 from tasks.pipeline.stages import BY_NAME, required_config
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.prefect_sync.naming import correct_name
 from tasks.run.state import PipelineRun
 from tasks.sources.labels import dataset_label
-from tasks.stage_task import StageTask
 
 # Inputs that hold rows; in a mixture the source's name follows.
 _ROWS = ("train_data", "validation_data")

@@ -7,9 +7,9 @@ from containers.contracts.names import FUNNEL_FILE, StageName
 from containers.contracts.spec import ArtifactRef
 from containers.report.data import data_section
 from tasks.pipeline.run_stage import make
+from tasks.pipeline.stage_task import StageTask
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.run.state import PipelineRun
-from tasks.stage_task import StageTask
 
 
 @StageTask

@@ -3,9 +3,9 @@
 from containers.contracts.names import StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.pipeline.run_stage import make
+from tasks.pipeline.stage_task import StageTask
 from tasks.prefect_sync.artifacts import show_training
 from tasks.run.state import PipelineRun
-from tasks.stage_task import StageTask
 
 
 @StageTask

@@ -7,9 +7,9 @@ from tasks.config.gates import require_certificate
 from tasks.pipeline.further_reward_models import further_certificate_inputs
 from tasks.pipeline.inputs import artifact_input
 from tasks.pipeline.run_stage import make
+from tasks.pipeline.stage_task import StageTask
 from tasks.prefect_sync.artifacts import show_training
 from tasks.run.state import PipelineRun
-from tasks.stage_task import StageTask
 
 
 @StageTask

@@ -19,11 +19,11 @@ from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.champions.run_decisions import decisions_file, report_folder
 from tasks.pipeline.inputs import artifact_input
 from tasks.pipeline.run_stage import run_stage
+from tasks.pipeline.stage_task import StageTask
 from tasks.pipeline.standing_report import last_record
 from tasks.prefect_sync.artifacts import show_markdown
 from tasks.run.changes import changes_since
 from tasks.run.state import PipelineRun
-from tasks.stage_task import StageTask
 
 
 @StageTask

@@ -50,6 +50,8 @@ STAGE_FACTS: Mapping[StageName, StageFacts] = {
     StageName.COMPUTE_REFERENCE: StageFacts(Devices.ALL_RANKS, is_optional=True),
     StageName.TRAIN_DPO: StageFacts(Devices.ALL_RANKS, is_optional=True, may_divide=True, trains="policy"),
     StageName.TRAIN_POLICY: StageFacts(Devices.ALL_RANKS, trains="policy"),
+    StageName.ANSWER_SETS: StageFacts(Devices.ONE_GPU, is_optional=True),
+    StageName.EVALUATE_SETS: StageFacts(Devices.ONE_GPU, is_optional=True),
     StageName.SAMPLE_COMPLETIONS: StageFacts(Devices.ONE_GPU),
     StageName.EVALUATE_POLICY: StageFacts(Devices.ONE_GPU, judges="policy"),
     StageName.COMPARE_POLICIES: StageFacts(Devices.ONE_GPU, is_optional=True),

@@ -22,9 +22,11 @@ from pathlib import Path
 from pydantic import Field
 
 from containers.contracts.base import Frozen
+from containers.contracts.configs.answer_sets import WITH_ANSWERS, AnswerSetsConfig
 from containers.contracts.configs.compare_policies import ComparePoliciesConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_sets import EvaluateSetsConfig
 from containers.contracts.configs.parts.judges import Judge
 from containers.contracts.configs.parts.policy_algorithms import OBJECTIVES
 from containers.contracts.configs.parts.rewards import RewardTerm
@@ -34,7 +36,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import content_digest
 from containers.contracts.manifest import FileEntry
 from containers.contracts.names import StageName
-from containers.contracts.registries import BENCHMARKS, JUDGES, REWARDS, ROLLOUT_ENGINES
+from containers.contracts.registries import BENCHMARKS, JUDGES, REWARDS, ROLLOUT_ENGINES, STANDARD_SETS
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _ENTRY = "containers.stages.entry"
@@ -212,11 +214,18 @@ def members_of(config: StageConfig) -> tuple[str, ...]:
         )
     elif isinstance(config, ComparePoliciesConfig):  # the rewards were computed before
         return _rewards_and_judges((), config.evaluation.judges)
+    elif isinstance(config, AnswerSetsConfig):
+        named = tuple(one.kind for one in config.sets)
+    elif isinstance(config, EvaluateSetsConfig):
+        kinds = tuple(STANDARD_SETS.module_of(one.kind) for one in config.sets)
+        rules = tuple(REWARDS.module_of(one.kind) for one in config.sets if one.kind in WITH_ANSWERS)
+        return tuple(dict.fromkeys((*kinds, *rules, *_rewards_and_judges((), config.judges))))
     elif isinstance(config, EvaluatePolicyConfig):
         return _rewards_and_judges(config.rewards, config.judges)
     else:
         return ()
-    return tuple(BENCHMARKS.module_of(name) for name in dict.fromkeys(named) if name in BENCHMARKS)
+    known = ((BENCHMARKS if name in BENCHMARKS else STANDARD_SETS, name) for name in dict.fromkeys(named))
+    return tuple(registry.module_of(name) for registry, name in known if name in registry)
 
 
 def _rewards_and_judges(rewards: Sequence[RewardTerm], judges: Sequence[Judge]) -> tuple[str, ...]:

@@ -50,6 +50,18 @@ BENCHMARKS = Registry(
     }
 )
 
+# `answer_sets.sets[].kind`: each a `containers.evals.sets.base.SetKind`.
+STANDARD_SETS = Registry(
+    {
+        "math": "containers.evals.sets.questions:MATH",
+        "exact": "containers.evals.sets.questions:EXACT",
+        "ifeval": "containers.evals.sets.ifeval:IFEVAL",
+        "refusals": "containers.evals.sets.refusals:REFUSALS",
+        "chats": "containers.evals.sets.chats:CHATS",
+        "lm_eval": "containers.evals.sets.harness_tasks:LM_EVAL",
+    }
+)
+
 # `train_policy.rewards[].type`: each starts a `containers.rewards.base.Reward`. The keys of each type are a class in
 # `containers.contracts.configs.parts.rewards`.
 REWARDS = Registry(
@@ -101,11 +113,13 @@ RUNTIMES = Registry(
 
 if TYPE_CHECKING:
     BenchmarkName = str
+    SetKindName = str
     RolloutEngine = str
     RuntimeName = str
     RuntimeKind = str
 else:
     BenchmarkName = Literal[tuple(BENCHMARKS)]
+    SetKindName = Literal[tuple(STANDARD_SETS)]
     RolloutEngine = Literal[tuple(ROLLOUT_ENGINES)]
     RuntimeName = Literal[tuple(RUNTIMES)]
     RuntimeKind = Literal[("auto", *RUNTIMES)]

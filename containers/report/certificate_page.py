@@ -37,7 +37,7 @@ from containers.formatting import (
 from containers.report.gates import gate_outcome, gate_section, sentence
 from containers.report.length import length_section
 from containers.report.parity import parity_card, parity_section
-from containers.report.samples import scored_samples
+from containers.report.policy.samples import scored_samples
 from containers.report.suites import (
     bare_interval,
     choice_note,

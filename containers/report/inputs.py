@@ -22,10 +22,12 @@ from containers.contracts.names import (
     FUNNEL_FILE,
     MANIFEST_FILE,
     POLICY_EVALUATION_FILE,
+    SETS_EVALUATION_FILE,
     TRAINING_INFO_FILE,
     StageName,
 )
 from containers.contracts.records import GateVerdict, PipelineRecord, PolicyEvaluation, StageRecord, TrainingInfo
+from containers.evals.sets.records import SetsEvaluation
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
 from containers.report.curves import Curves, read_curves
@@ -55,6 +57,7 @@ class ReportInputs:
     demonstrations: Funnel | None = None
     reward_model: Certificate | None = None
     policy: PolicyEvaluation | None = None
+    sets: SetsEvaluation | None = None
     training: Mapping[StageName, TrainingInfo] = field(default_factory=dict)
     curves: Mapping[StageName, Curves] = field(default_factory=dict)
     manifests: Mapping[StageName, Manifest] = field(default_factory=dict)
@@ -105,6 +108,7 @@ def load_report_inputs(context: StageContext) -> ReportInputs:
         demonstrations=record(StageName.FILTER_DEMONSTRATIONS, FUNNEL_FILE, Funnel),
         reward_model=record(StageName.EVALUATE_REWARD_MODEL, CERTIFICATE_FILE, Certificate),
         policy=record(StageName.EVALUATE_POLICY, POLICY_EVALUATION_FILE, PolicyEvaluation),
+        sets=record(StageName.EVALUATE_SETS, SETS_EVALUATION_FILE, SetsEvaluation),
         training={stage: info for stage, info in training.items() if info},
         curves=curves,
         manifests={stage: manifest for stage, manifest in manifests.items() if manifest},

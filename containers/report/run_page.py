@@ -14,8 +14,9 @@ from containers.report.gates import GATE_STAGES, gate_section
 from containers.report.inputs import ReportInputs
 from containers.report.machines import changes_section, hardware_section, lineage_section, repeat_section
 from containers.report.plots import reward_evaluation_plots, undrawn_groups
-from containers.report.policy import policy_blocks
-from containers.report.samples import scored_samples
+from containers.report.policy.comparison import policy_blocks
+from containers.report.policy.samples import scored_samples
+from containers.report.policy.sets import sets_section
 from containers.report.stages import absence, is_part, nothing, stages_section, stages_table
 from containers.report.suites import choice_note, suites_table
 from containers.report.training import evidence_blocks, training_blocks
@@ -45,6 +46,7 @@ def run_page(inputs: ReportInputs, *, title: str, num_samples: int) -> Page:
             *champions,
             *((stages_section(inputs),) if failed else ()),
             *_policy(inputs, num_samples),
+            *_sets(inputs),
             *_reward_model(inputs, num_samples),
             *map(
                 _folded,
@@ -219,6 +221,14 @@ def _policy(inputs: ReportInputs, num_samples: int) -> tuple[Section, ...]:
         *((Fold("What it wrote in training", (written_samples(inputs.written),)),) if inputs.written else ()),
     )
     return (Section("Policy", blocks, anchor="policy", short="Policy"),)
+
+
+def _sets(inputs: ReportInputs) -> tuple[Section, ...]:
+    if inputs.stage(StageName.EVALUATE_SETS) is None:
+        return ()
+    if inputs.sets is not None:
+        return (sets_section(inputs.sets),)
+    return (Section("Standard sets", nothing(inputs, StageName.EVALUATE_SETS), anchor="sets", short="Sets"),)
 
 
 def _evidence(inputs: ReportInputs) -> tuple[Section, ...]:

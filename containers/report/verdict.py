@@ -11,7 +11,7 @@ from containers.formatting import duration, interval, one_line, quantity, sample
 from containers.report.champions import decision_cards, decision_statements
 from containers.report.gates import GATE_STAGES, MESSAGE_LIMIT, Statement, gate_statement, sentence
 from containers.report.inputs import ReportInputs
-from containers.report.judges import independent_judges
+from containers.report.policy.judges import independent_judges
 from containers.report.stages import absence, ends_early_as_asked, gpu_seconds, is_part
 
 _BY_ITS_REWARDS = (

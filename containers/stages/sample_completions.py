@@ -1,10 +1,7 @@
 """sample_completions: policy and reference write on held-out prompts, once for every judge."""
 
-import gc
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,13 +11,13 @@ from containers.contracts.outcome import Metric
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, DivergedError
+from containers.harness.progress import progress_of
 from containers.models.loading import load_causal_model, load_tokenizer, num_embedding_rows, position_limit
+from containers.models.release import release
 from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
 from containers.rollouts.prompt_templates import opening_of
 from containers.rollouts.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
 from containers.rollouts.sampled import Sampled, write_sampled
-
-_PROGRESS_INTERVAL_S = 1.0
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -96,7 +93,7 @@ def _write(
         temperature=config.temperature,
         batch_size=_batch_size(config),
         seed=context.spec.seed,
-        on_batch=_progress(context, len(repeated), text=f"{name} writes"),
+        on_batch=progress_of(context, len(repeated), unit="completions", text=f"{name} writes"),
     )
     measured = completions if of_policy is None else of_policy
     logprobs = completion_logprobs(
@@ -106,9 +103,9 @@ def _write(
         batch_size=_batch_size(config),
         # Greedy completions come from no distribution; use the models' own probabilities instead.
         temperature=config.temperature or 1.0,
-        on_batch=_progress(context, len(measured), text=f"probabilities under the {name}"),
+        on_batch=progress_of(context, len(measured), unit="completions", text=f"probabilities under the {name}"),
     )
-    _release(model)
+    release(model)
     return completions, logprobs
 
 
@@ -127,24 +124,3 @@ def _empty_counts(context: StageContext, written: Mapping[str, Sequence[Completi
             context.recorder.note(f"{num_empty} of {len(completions)} completions of the {name} are empty.")
         metrics.append(Metric(name=f"num_empty_{name}", value=num_empty, unit="completions", count=len(completions)))
     return tuple(metrics)
-
-
-def _progress(context: StageContext, total: int, *, text: str) -> Callable[[int], None]:
-    """Return a callback that reports progress to the recorder, at most once a second and at the end."""
-    told_at_s = -_PROGRESS_INTERVAL_S
-
-    def tell(done: int) -> None:
-        nonlocal told_at_s
-        if time.monotonic() - told_at_s >= _PROGRESS_INTERVAL_S or done == total:
-            told_at_s = time.monotonic()
-            context.recorder.progress(done, total, unit="completions", text=text)
-
-    return tell
-
-
-def _release(model: Any) -> None:
-    """Free the model's GPU memory for the next model."""
-    model.to("meta")
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

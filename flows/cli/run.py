@@ -23,6 +23,7 @@ from flows.servers.local import Servers, ServerSettings, local_servers, login_hi
 from flows.servers.settings import STATE_DIR
 from flows.signals import EndedBySignal, exit_code_after, how_it_ended
 from flows.terminal import TerminalDisplay, printable
+from tasks.checks.sets import probe_set
 from tasks.config.debug import debug_notice
 from tasks.config.errors import InvalidConfigError, Mistake
 from tasks.config.loading import LoadedConfig
@@ -149,6 +150,9 @@ def _unusable_sources(config: RunConfig) -> str:
     for suite in config.evaluate_reward_model.suites:
         if suite.hub_id is None:
             probes.append(partial(probe_suite, suite, token=None))
+    for one in config.sets:
+        if one.hub_id is None:
+            probes.append(partial(probe_set, one, token=None))
     problems = []
     for probe in probes:
         try:

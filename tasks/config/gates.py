@@ -6,6 +6,7 @@ Exception
     └── GateWaitsError      a person must decide about a model, and has not yet
 """
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -167,10 +168,13 @@ def _parity_wanted(parity: ScoreParity) -> str:
     return f"{scores}, margins within {number(parity.margin_bound)}, {orders}"
 
 
-def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:
+def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate, *, losses: Sequence[GateRule] = ()) -> GateVerdict:
     """The verdict on a policy: its win rate by each independent judge, or its reward gain; and the KL with a limit.
 
     If the policy writes what its reference writes, the verdict says so, and what to change.
+
+    Args:
+        losses: the rules on what it lost on standard sets.
     """
     gain, kl = evaluation.reward_difference, evaluation.kl
     rules = [_win_rule(judge, gate) for judge in evaluation.judges if judge.is_independent]
@@ -191,7 +195,7 @@ def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate) -> GateVerdict:
                 "KL to the reference", kl, on=sample_size(kl, "completions"), absent="", unit="nats"
             )
         )
-    return _verdict("policy", rules, gate.waive, advice=_hardly_moved(evaluation))
+    return _verdict("policy", [*rules, *losses], gate.waive, advice=_hardly_moved(evaluation))
 
 
 def _win_rule(judge: JudgeFigures, gate: PolicyGate) -> GateRule:

@@ -209,6 +209,24 @@ def _suites_have_names(config: RunTree) -> Iterator[Mistake]:
         )
 
 
+def _sets_make_sense(config: RunTree) -> Iterator[Mistake]:
+    if config.answer_sets is None:
+        return
+    for key, text in config.answer_sets.contradictions():
+        yield Mistake(f"answer_sets.{key}", text)
+    suites = {suite.name for suite in config.evaluate_reward_model.suites}
+    for place, one in enumerate(config.sets):
+        key = f"answer_sets.sets.{place}"
+        if one.name in suites:
+            yield Mistake(f"{key}.name", f"`{one.name}` is the name of a suite already. Give it another one.")
+        if one.maximum_loss is not None and not config.has_policy:
+            yield Mistake(f"{key}.maximum_loss", "is a rule of the policy's gate, and this run has no policy.")
+        source = {"hub_id": one.hub_id, "revision": one.revision, "train": one.path}
+        yield from _unusable(DatasetSource, source, key=key)
+    if not config.has_policy and config.train_sft is None:
+        yield Mistake("answer_sets", "compares models, and this run trains none but a reward model. Leave it out.")
+
+
 def _retrain_names_suites(config: RunTree) -> Iterator[Mistake]:
     suites = {suite.name for suite in config.evaluate_reward_model.suites}
     for key in ("regression_budgets", "rule_out_regression_on"):
@@ -287,6 +305,7 @@ _RULES: tuple[Rule, ...] = (
     _pairs_are_held_out,
     _other_reward_models_have_one_place,
     _suites_have_names,
+    _sets_make_sense,
     _retrain_names_suites,
     _suites_have_sources,
     _reading_is_set_at_the_source,

@@ -5,10 +5,12 @@ from pathlib import Path
 from pydantic import Field
 
 from containers.contracts.base import Frozen
+from containers.contracts.configs.answer_sets import AnswerSetsConfig, StandardSet
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
-from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
+from containers.contracts.configs.evaluate_sets import EvaluateSetsConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
@@ -94,6 +96,14 @@ class RunTree(Frozen):
     )
     train_policy: TrainPolicyConfig = Field(
         TrainPolicyConfig(), description="The policy, trained on rewards of what it writes"
+    )
+    answer_sets: AnswerSetsConfig | None = Field(
+        None,
+        description="Standard sets that the model before fine-tuning, the start model and the policy answer: GSM8K, "
+        "IFEval, refusals …; null: left out",
+    )
+    evaluate_sets: EvaluateSetsConfig = Field(
+        EvaluateSetsConfig(), description="The answers to `answer_sets`, judged, with the models side by side"
     )
     sample_completions: SampleCompletionsConfig = Field(
         SampleCompletionsConfig(), description="What policy and reference policy write on held-out prompts"
@@ -232,6 +242,16 @@ class RunTree(Frozen):
         return evidence_judges(policy.evidence, self.evaluate_policy.judges, policy.rewards)
 
     @property
+    def sets(self) -> tuple[StandardSet, ...]:
+        """The standard sets on which the models are measured."""
+        return () if self.answer_sets is None else self.answer_sets.sets
+
+    @property
+    def held_out(self) -> tuple[SuiteFile | StandardSet, ...]:
+        """The data that judge a model of the run and whose prompts must not train one."""
+        return (*self.evaluate_reward_model.suites, *(one for one in self.sets if one.has_rows))
+
+    @property
     def policy_stage(self) -> StageName:
         """The stage that trains the policy."""
         return StageName.TRAIN_POLICY if self.train_dpo is None else StageName.TRAIN_DPO
@@ -248,45 +268,43 @@ class RunTree(Frozen):
 
     def takes_part(self, stage: StageName) -> bool:
         """Whether the run has the stage, if nothing ends it early."""
-        if stage is StageName.FILTER_PROMPTS:
-            return self.prompts is not None
-        if stage is StageName.FILTER_DEMONSTRATIONS:
-            return self.demonstrations is not None
-        if stage is StageName.FILTER_DATASET:
-            return self.has_pairs
-        if stage is StageName.EVALUATE_REWARD_MODEL:
-            return self.has_reward_model
-        if stage is StageName.TRAIN_REWARD_MODEL:
-            return self.trains_reward_model
-        if stage is StageName.TRAIN_DPO:
-            return self.train_dpo is not None
-        if stage is StageName.COMPUTE_REFERENCE:
-            return self.train_dpo is not None and self.train_dpo.method.has_reference
-        if stage is StageName.TRAIN_POLICY:
-            return self.policy_on_rewards is not None
-        if stage in (StageName.SAMPLE_COMPLETIONS, StageName.EVALUATE_POLICY):
-            return self.has_policy
-        if stage in OVER_RUNS:
-            return False
         if stage in (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT):
             return self.needs_start_model and getattr(self, stage.value) is not None
-        return True
+        return {
+            StageName.FILTER_PROMPTS: self.prompts is not None,
+            StageName.FILTER_DEMONSTRATIONS: self.demonstrations is not None,
+            StageName.FILTER_DATASET: self.has_pairs,
+            StageName.EVALUATE_REWARD_MODEL: self.has_reward_model,
+            StageName.TRAIN_REWARD_MODEL: self.trains_reward_model,
+            StageName.TRAIN_DPO: self.train_dpo is not None,
+            StageName.COMPUTE_REFERENCE: self.train_dpo is not None and self.train_dpo.method.has_reference,
+            StageName.TRAIN_POLICY: self.policy_on_rewards is not None,
+            StageName.SAMPLE_COMPLETIONS: self.has_policy,
+            StageName.EVALUATE_POLICY: self.has_policy,
+            StageName.ANSWER_SETS: self.answer_sets is not None,
+            StageName.EVALUATE_SETS: self.answer_sets is not None,
+        }.get(stage, stage not in OVER_RUNS)
+
+    @property
+    def _policy_evaluation(self) -> EvaluatePolicyConfig:
+        """The policy's evaluation with the rewards that trained it, if any did."""
+        trained = self.policy_on_rewards
+        update = {"rewards_trained_it": False} if trained is None else {"rewards": trained.rewards}
+        return self.evaluate_policy.model_copy(update=update)
 
     def stage_config(self, stage: StageName) -> StageConfig | None:
         """Configuration of the stage's program; None if the run lacks the stage, or it has no program."""
         if not self.takes_part(stage) or stage is StageName.CHECK_SYSTEM:
             return None
         if stage is StageName.FILTER_DATASET and self.dataset is not None:
-            return whole_filter_config(self.pair_filters, self.dataset, self.evaluate_reward_model.suites)
+            return whole_filter_config(self.pair_filters, self.dataset, self.held_out)
         if stage is StageName.FILTER_PROMPTS and self.prompts is not None:
             policy = self.policy_on_rewards
             rewards = () if policy is None else policy.rewards
             needs_answer = any(one.needs_answer for one in (*rewards, *self.evaluate_policy.judges))
-            suites = self.evaluate_reward_model.suites
-            return whole_prompt_config(self.filter_prompts, self.prompts, suites, needs_answer=needs_answer)
+            return whole_prompt_config(self.filter_prompts, self.prompts, self.held_out, needs_answer=needs_answer)
         if stage is StageName.FILTER_DEMONSTRATIONS and self.demonstrations is not None:
-            suites = self.evaluate_reward_model.suites
-            return whole_demonstration_config(self.filter_demonstrations, self.demonstrations, suites)
+            return whole_demonstration_config(self.filter_demonstrations, self.demonstrations, self.held_out)
         if stage is StageName.COMPUTE_REFERENCE and self.train_dpo is not None:
             return self.compute_reference.for_training(self.train_dpo)
         if stage is StageName.TRAIN_POLICY:
@@ -294,14 +312,17 @@ class RunTree(Frozen):
             if evidence is not None:
                 evidence = evidence.model_copy(update={"judges": self.judges_of_evidence})
             return self.train_policy.model_copy(update={"evaluation_prompt_length": length, "evidence": evidence})
-        if stage is StageName.EVALUATE_POLICY and self.policy_on_rewards is not None:
-            policy = self.policy_on_rewards
-            return self.evaluate_policy.model_copy(update={"rewards": policy.rewards})
         if stage is StageName.EVALUATE_POLICY:
-            return self.evaluate_policy.model_copy(update={"rewards_trained_it": False})
+            return self._policy_evaluation
         if stage is StageName.SAMPLE_COMPLETIONS:
             trained = self.policy_on_rewards or self.evaluate_policy
             sampling = self.sample_completions.for_evaluation(self.evaluate_policy)
             return sampling.model_copy(update={"enable_thinking": trained.enable_thinking})
+        if stage is StageName.ANSWER_SETS and self.answer_sets is not None:
+            thinks = (self.policy_on_rewards or self.evaluate_policy).enable_thinking
+            sets = tuple(one.for_programs for one in self.sets)
+            return self.answer_sets.model_copy(update={"sets": sets, "enable_thinking": thinks})
+        if stage is StageName.EVALUATE_SETS and self.answer_sets is not None:
+            return self.evaluate_sets.for_run(self.answer_sets, self._policy_evaluation)
         section: StageConfig = getattr(self, stage.value)
         return section

@@ -6,6 +6,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from containers.contracts.base import Frozen, Positive
+from containers.contracts.configs.answer_sets import StandardSet
 from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ReferenceRewardModel
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
@@ -133,7 +134,7 @@ class DatasetSource(RowSource):
 
 
 def whole_filter_config(
-    config: FilterDatasetConfig, dataset: DatasetSource, suites: Sequence[SuiteFile]
+    config: FilterDatasetConfig, dataset: DatasetSource, suites: Sequence[SuiteFile | StandardSet]
 ) -> FilterDatasetConfig:
     """The stage's configuration with the mixture, how its rows are read and, unless `contamination` is off, the suites.
 
@@ -153,7 +154,11 @@ def whole_filter_config(
 
 
 def whole_prompt_config(
-    config: FilterPromptsConfig, prompts: DatasetSource, suites: Sequence[SuiteFile], *, needs_answer: bool
+    config: FilterPromptsConfig,
+    prompts: DatasetSource,
+    suites: Sequence[SuiteFile | StandardSet],
+    *,
+    needs_answer: bool,
 ) -> FilterPromptsConfig:
     """As `whole_filter_config`, for filter_prompts.
 
@@ -165,13 +170,15 @@ def whole_prompt_config(
 
 
 def whole_demonstration_config(
-    config: FilterDemonstrationsConfig, demonstrations: DatasetSource, suites: Sequence[SuiteFile]
+    config: FilterDemonstrationsConfig, demonstrations: DatasetSource, suites: Sequence[SuiteFile | StandardSet]
 ) -> FilterDemonstrationsConfig:
     """As `whole_filter_config`, for filter_demonstrations."""
     return config.model_copy(update=_reading_and_suites(config, demonstrations, suites))
 
 
-def _reading_and_suites(config: RowFilters, source: DatasetSource, suites: Sequence[SuiteFile]) -> dict[str, object]:
+def _reading_and_suites(
+    config: RowFilters, source: DatasetSource, suites: Sequence[SuiteFile | StandardSet]
+) -> dict[str, object]:
     looked_for = suites if config.contamination != "off" else ()
     return {
         "mixture": tuple(

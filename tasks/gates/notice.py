@@ -16,9 +16,9 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from containers.contracts.records import CheckFinding
+from tasks.clients.prefect import no_retries
 from tasks.config.gates import Gates
 from tasks.gates.text import waiting_text
-from tasks.prefect_client import no_retries
 from tasks.store.decisions import Question
 
 WAITING_EVENT = "rlhf.gate.waiting"

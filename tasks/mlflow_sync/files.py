@@ -22,7 +22,7 @@ from containers.contracts.names import (
 from containers.contracts.records import PolicyEvaluation, SamplePrediction
 from containers.document.tables import NamedTable, named_tables
 from containers.report.data import steps_table
-from containers.report.samples import scored_samples, side_by_side
+from containers.report.policy.samples import scored_samples, side_by_side
 from containers.report.suites import suites_table
 from tasks.mlflow_sync.outbox import Outbox
 from tasks.mlflow_sync.undelivered import FileSource

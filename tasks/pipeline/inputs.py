@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from containers.contracts.configs.answer_sets import StandardSet
 from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.configs.filter_dataset import REFERENCE_INPUT, FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
@@ -18,6 +19,8 @@ from tasks.sources.pinned import pinned_dataset_inputs, pinned_model_input
 from tasks.sources.resolve import resolve_dataset, resolve_model
 from tasks.sources.suites import pinned_suite, resolve_suite
 
+# The role of the model before supervised fine-tuning.
+BEFORE_MODEL = "before_model"
 # How messages name the model that judges the labels.
 REFERENCE_KEY = "filter_dataset.polarity.reference_reward_model"
 
@@ -35,8 +38,8 @@ def artifact_input(name: str, artifact: ArtifactRef, *, folder: str = "") -> Sta
 def made_input(role: str, made: ArtifactRef | StageInput) -> StageInput:
     """Input of that role: what an earlier stage made, or the model that the run names in its place."""
     if isinstance(made, StageInput):
-        return made
-    return artifact_input(role, made, folder=MODEL_FOLDER if role == "start_model" else "")
+        return made.model_copy(update={"name": role}) if role == BEFORE_MODEL else made
+    return artifact_input(role, made, folder=MODEL_FOLDER if role in ("start_model", BEFORE_MODEL) else "")
 
 
 def named_model_input(source: ModelSource, *, name: str = "start_model") -> StageInput:
@@ -48,7 +51,7 @@ def filter_dataset_inputs(
     config: FilterDatasetConfig,
     dataset: DatasetSource,
     base_model: ModelSource | None,
-    suites: Sequence[SuiteFile] = (),
+    suites: Sequence[SuiteFile | StandardSet] = (),
     *,
     ask_hub: bool = True,
 ) -> tuple[StageInput, ...]:
@@ -72,7 +75,11 @@ def filter_dataset_inputs(
 
 
 def filter_prompts_inputs(
-    config: FilterPromptsConfig, prompts: DatasetSource, suites: Sequence[SuiteFile] = (), *, ask_hub: bool = True
+    config: FilterPromptsConfig,
+    prompts: DatasetSource,
+    suites: Sequence[SuiteFile | StandardSet] = (),
+    *,
+    ask_hub: bool = True,
 ) -> tuple[StageInput, ...]:
     """Inputs of filter_prompts: data, and suites to keep out; `ask_hub` as in `filter_dataset_inputs`."""
     return _text_inputs(config, prompts, suites, kind=PROMPTS, ask_hub=ask_hub)
@@ -81,7 +88,7 @@ def filter_prompts_inputs(
 def filter_demonstrations_inputs(
     config: FilterDemonstrationsConfig,
     demonstrations: DatasetSource,
-    suites: Sequence[SuiteFile] = (),
+    suites: Sequence[SuiteFile | StandardSet] = (),
     *,
     ask_hub: bool = True,
 ) -> tuple[StageInput, ...]:
@@ -90,7 +97,12 @@ def filter_demonstrations_inputs(
 
 
 def _text_inputs(
-    config: RowFilters, source: DatasetSource, suites: Sequence[SuiteFile], *, kind: DataKind, ask_hub: bool
+    config: RowFilters,
+    source: DatasetSource,
+    suites: Sequence[SuiteFile | StandardSet],
+    *,
+    kind: DataKind,
+    ask_hub: bool,
 ) -> tuple[StageInput, ...]:
     if ask_hub:
         found = resolve_dataset(source, token=hub_token(), kind=kind)
@@ -114,7 +126,7 @@ def vocabulary_input(tokenizer_file: Path | None) -> tuple[StageInput, ...]:
     return (_input("tokenizer_file", resolve_file(tokenizer_file, name="tokenizer_file")),)
 
 
-def suite_inputs(suites: Sequence[SuiteFile], *, ask_hub: bool = True) -> tuple[StageInput, ...]:
+def suite_inputs(suites: Sequence[SuiteFile | StandardSet], *, ask_hub: bool = True) -> tuple[StageInput, ...]:
     """One input `suite_<name>` for each suite.
 
     Args:

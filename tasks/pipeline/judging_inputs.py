@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from containers.contracts.configs.parts.judges import JudgingModel, LanguageModelJudge
+from containers.contracts.configs.parts.judges import EndpointJudge, JudgingModel, LanguageModelJudge
 from containers.contracts.digests import file_sha256
 from containers.contracts.names import JUDGE_INPUT
 from containers.contracts.spec import ArtifactRef, StageInput
@@ -52,15 +52,30 @@ def judging_inputs(run: RunConfig, made: Mapping[str, Any], ask_hub: bool) -> tu
         UnusableSourceError: a certificate is named, and there is none.
     """
     models = (item for judge in run.judging_models for item in _judge_inputs(judge, ask_hub))
+    written = (_written(judge, made["completions"], run, ask_hub) for judge in run.asked_judges)
     folder = run.store_dir.absolute() / VERDICTS_FOLDER
-    written = (
-        collected(judge, made["completions"], folder, say=current_display().say)
-        if ask_hub
-        else known_verdicts(judge, made["completions"], folder)
-        for judge in run.asked_judges
-    )
     chosen = (peoples_input(judge, made["completions"], folder, seed=run.run.seed) for judge in run.people_judges)
     return (*further_model_inputs(run, ask_hub), *models, *written, *chosen)
+
+
+def chat_judges_inputs(run: RunConfig, made: Mapping[str, Any], ask_hub: bool) -> tuple[StageInput, ...]:
+    """The same for evaluate_sets, of the judges that compare what start model and policy answered to open questions.
+
+    Raises:
+        SourceError: a model or a judge is not available.
+    """
+    if run.answer_sets is None or not run.answer_sets.has_chats or not run.has_policy:
+        return ()
+    models = (item for judge in run.judging_models for item in _judge_inputs(judge, ask_hub))
+    return (*models, *(_written(judge, made["answers"], run, ask_hub) for judge in run.asked_judges))
+
+
+def _written(judge: EndpointJudge, completions: ArtifactRef, run: RunConfig, ask_hub: bool) -> StageInput:
+    """What a judge behind an address wrote about the pairs of an artifact; it answers now, with `ask_hub`."""
+    folder = run.store_dir.absolute() / VERDICTS_FOLDER
+    if ask_hub:
+        return collected(judge, completions, folder, say=current_display().say)
+    return known_verdicts(judge, completions, folder)
 
 
 def demand_people(run: RunConfig, completions: ArtifactRef, *, command: str) -> None:

@@ -15,6 +15,7 @@ from containers.contracts.spec import StageInput
 from tasks.config.run import RunConfig
 from tasks.config.sources import ModelSource
 from tasks.pipeline.inputs import (
+    BEFORE_MODEL,
     filter_dataset_inputs,
     filter_demonstrations_inputs,
     filter_prompts_inputs,
@@ -22,14 +23,14 @@ from tasks.pipeline.inputs import (
     suite_inputs,
     vocabulary_input,
 )
-from tasks.pipeline.judging_inputs import judging_inputs, training_inputs
+from tasks.pipeline.judging_inputs import chat_judges_inputs, judging_inputs, training_inputs
 
 # Role → what was made or named so far: an ArtifactRef, a StageInput or a GateVerdict.
 Made: TypeAlias = Mapping[str, Any]
 
 
 # Roles that a stage only waits for; its program does not read them.
-ONLY_AWAITED = ("checked", "gate")
+ONLY_AWAITED = ("checked", "gate", "set_results")
 _OF_THE_REWARD_MODEL = ("reward_model", "gate")
 _OF_SEVERAL_SOURCES = (StageName.FILTER_DEMONSTRATIONS, StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
 
@@ -59,6 +60,11 @@ class Stage:
             absent = ("reference",)
         if self.name in _OF_SEVERAL_SOURCES:
             absent = _unread_sources(run, self.name)
+        if not run.takes_part(StageName.EVALUATE_SETS):
+            absent = (*absent, "set_results")
+        if self.name is StageName.ANSWER_SETS:
+            absent = (*absent, *(() if run.has_policy else ("policy",)))
+            absent = (*absent, *(() if run.takes_part(StageName.TRAIN_SFT) else (BEFORE_MODEL,)))
         return tuple(role for role in self.reads if role not in absent)
 
     def inputs(self, run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
@@ -79,23 +85,21 @@ def _unread_sources(run: RunConfig, stage: StageName) -> tuple[str, ...]:
 
 
 def _data(run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
-    suites = run.evaluate_reward_model.suites
     if run.dataset is None:
         return ()
-    return filter_dataset_inputs(run.filter_dataset, run.dataset, run.base_model, suites, ask_hub=ask_hub)
+    return filter_dataset_inputs(run.filter_dataset, run.dataset, run.base_model, run.held_out, ask_hub=ask_hub)
 
 
 def _prompts(run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
     if run.prompts is None:
         return ()
-    return filter_prompts_inputs(run.filter_prompts, run.prompts, run.evaluate_reward_model.suites, ask_hub=ask_hub)
+    return filter_prompts_inputs(run.filter_prompts, run.prompts, run.held_out, ask_hub=ask_hub)
 
 
 def _demonstrations(run: RunConfig, made: Made, ask_hub: bool) -> tuple[StageInput, ...]:
     if run.demonstrations is None:
         return ()
-    suites = run.evaluate_reward_model.suites
-    return filter_demonstrations_inputs(run.filter_demonstrations, run.demonstrations, suites, ask_hub=ask_hub)
+    return filter_demonstrations_inputs(run.filter_demonstrations, run.demonstrations, run.held_out, ask_hub=ask_hub)
 
 
 STAGES = (
@@ -126,8 +130,25 @@ STAGES = (
         ("prompts", "start_model", "reward_model", "gate"),
         training_inputs,
     ),
+    Stage(
+        StageName.ANSWER_SETS,
+        "answers",
+        (BEFORE_MODEL, "start_model", "policy"),
+        lambda run, made, ask_hub: suite_inputs(run.sets, ask_hub=ask_hub),
+    ),
+    Stage(
+        StageName.EVALUATE_SETS,
+        "set_results",
+        ("answers", "start_model", "reward_model"),
+        lambda run, made, ask_hub: (*suite_inputs(run.sets, ask_hub=ask_hub), *chat_judges_inputs(run, made, ask_hub)),
+    ),
     Stage(StageName.SAMPLE_COMPLETIONS, "completions", ("prompts", "start_model", "policy")),
-    Stage(StageName.EVALUATE_POLICY, "verdict", ("completions", "start_model", "reward_model"), judging_inputs),
+    Stage(
+        StageName.EVALUATE_POLICY,
+        "verdict",
+        ("completions", "start_model", "reward_model", "set_results"),
+        judging_inputs,
+    ),
 )
 BY_NAME: Mapping[StageName, Stage] = {stage.name: stage for stage in STAGES}
 # The stages of a policy only.
@@ -168,6 +189,8 @@ def walk(
     for stage in stages:
         source = stage.named(run)
         if run.takes_part(stage.name):
+            if stage.name is StageName.TRAIN_SFT:
+                made[BEFORE_MODEL] = made["start_model"]
             made[stage.role] = resolver.made(stage, made)
             if stage.name is StageName.FILTER_DATASET and run.prompts is None:
                 made["prompts"] = made[stage.role]  # it sets some aside for the policy

@@ -32,6 +32,7 @@ from tasks.plan.scoring import (
     plan_sample_completions,
     reference_troubles,
 )
+from tasks.plan.sets import plan_answer_sets, plan_evaluate_sets
 from tasks.plan.training import plan_train_dpo, plan_train_policy, plan_train_reward_model, plan_train_sft
 from tasks.sources.resolve import absent_data
 
@@ -291,6 +292,8 @@ _PLANNERS: dict[StageName, Callable[[PlanContext], StagePlan]] = {
     StageName.COMPUTE_REFERENCE: plan_compute_reference,
     StageName.TRAIN_DPO: plan_train_dpo,
     StageName.TRAIN_POLICY: plan_train_policy,
+    StageName.ANSWER_SETS: plan_answer_sets,
+    StageName.EVALUATE_SETS: plan_evaluate_sets,
     StageName.SAMPLE_COMPLETIONS: plan_sample_completions,
     StageName.EVALUATE_POLICY: plan_evaluate_policy,
 }

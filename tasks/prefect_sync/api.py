@@ -34,7 +34,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.types import KeyValueLabels
 
-from tasks.prefect_client import no_retries
+from tasks.clients.prefect import no_retries
 from tasks.prefect_sync.unreadable_runs import FoundRuns, UnreadableError, read_one_by_one
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ def stored_secret(block: str) -> str | None:
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
-    from tasks.prefect_client import no_retries
+    from tasks.clients.prefect import no_retries
 
     try:
         with no_retries():

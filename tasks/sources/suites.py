@@ -1,9 +1,10 @@
-"""Resolve the suites of the certificate to inputs of a stage, `suite_<name>`."""
+"""Resolve the suites of the certificate, and standard sets, to inputs of a stage, `suite_<name>`."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from containers.contracts.configs.answer_sets import StandardSet
 from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.spec import StageInput
 from tasks.config.sources import DatasetSource
@@ -14,12 +15,12 @@ from tasks.sources.pinned import pinned_dataset_inputs
 from tasks.sources.resolve import Probe, matching_data_files, probe_file, probe_of_hub, probe_rows
 
 
-def suite_input_name(suite: SuiteFile) -> str:
+def suite_input_name(suite: SuiteFile | StandardSet) -> str:
     """Name of the suite's input."""
     return f"suite_{suite.name}"
 
 
-def resolve_suite(suite: SuiteFile, *, token: str | None) -> StageInput:
+def resolve_suite(suite: SuiteFile | StandardSet, *, token: str | None) -> StageInput:
     """Resolve the suite to a file or a folder of files; fetch it if it is not on this disk.
 
     Raises:
@@ -40,7 +41,7 @@ def resolve_suite(suite: SuiteFile, *, token: str | None) -> StageInput:
     )
 
 
-def pinned_suite(suite: SuiteFile) -> StageInput:
+def pinned_suite(suite: SuiteFile | StandardSet) -> StageInput:
     """Like `resolve_suite`, without querying the hub. Does not check whether the suite was fetched.
 
     Raises:
@@ -53,7 +54,7 @@ def pinned_suite(suite: SuiteFile) -> StageInput:
     return found.model_copy(update={"name": suite_input_name(suite)})
 
 
-def probe_suite(suite: SuiteFile, *, token: str | None) -> Probe:
+def probe_suite(suite: SuiteFile | StandardSet, *, token: str | None) -> Probe:
     """Check that the suite exists, in seconds and without fetching it; for local pairs, also their first rows.
 
     Raises:
@@ -68,7 +69,7 @@ def probe_suite(suite: SuiteFile, *, token: str | None) -> Probe:
 
 
 @contextmanager
-def _told_of(suite: SuiteFile) -> Iterator[None]:
+def _told_of(suite: SuiteFile | StandardSet) -> Iterator[None]:
     """Reword the hub's errors about `dataset` so that they name the suite.
 
     Raises:
@@ -84,10 +85,11 @@ def _told_of(suite: SuiteFile) -> Iterator[None]:
         raise type(error)(f"{_key(suite)}: {error.problem}", advice) from error
 
 
-def _key(suite: SuiteFile) -> str:
-    return f"evaluate_reward_model.suites {suite.name}"
+def _key(suite: SuiteFile | StandardSet) -> str:
+    section = "answer_sets.sets" if isinstance(suite, StandardSet) else "evaluate_reward_model.suites"
+    return f"{section} {suite.name}"
 
 
-def _files_on_hub(suite: SuiteFile, *, token: str | None) -> tuple[HubRevision, tuple[str, ...]]:
+def _files_on_hub(suite: SuiteFile | StandardSet, *, token: str | None) -> tuple[HubRevision, tuple[str, ...]]:
     revision = hub_revision("dataset", suite.hub_id or "", revision=suite.revision or "", token=token)
     return revision, matching_data_files(revision, suite.path, key=_key(suite))

@@ -43,7 +43,7 @@ def test_the_picture_is_drawn_from_the_table_of_stages(project: Path) -> None:
     drawn = (project / "docs/images/dag.svg").read_text(encoding="utf-8")
     assert runpy.run_path(str(project / "docs/make_dag.py"))["svg"]() == drawn, "run: python docs/make_dag.py"
     assert re.findall(r'class="name"[^>]*>(\w+)<', drawn) == [stage for stage in StageName if stage not in OVER_RUNS]
-    assert drawn.count('class="box optional"') == 6 + 1, "six stages, and the legend"
+    assert drawn.count('class="box optional"') == 8 + 1, "eight stages, and the legend"
     assert drawn.count(">gate<") == 2
     assert "docs/images/dag.svg" in (project / "README.md").read_text(encoding="utf-8")
 

@@ -4,11 +4,13 @@ from typing import Annotated
 
 from pydantic import Field
 
+from containers.contracts.configs.answer_sets import AnswerSetsConfig
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
 from containers.contracts.configs.compare_policies import ComparePoliciesConfig
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_sets import EvaluateSetsConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_demonstrations import FilterDemonstrationsConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
@@ -30,6 +32,8 @@ StageConfig = Annotated[
     | ComputeReferenceConfig
     | TrainDpoConfig
     | TrainPolicyConfig
+    | AnswerSetsConfig
+    | EvaluateSetsConfig
     | SampleCompletionsConfig
     | EvaluatePolicyConfig
     | ComparePoliciesConfig

@@ -23,12 +23,12 @@ from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.process import ProcessRuntime
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.pipeline.run_stage import run_stage
+from tasks.pipeline.stage_task import StageTask
 from tasks.prefect_sync.artifacts import show_stage
 from tasks.prefect_sync.link import linked_to_prefect
 from tasks.prefect_sync.naming import correct_name, introduce_run
 from tasks.run.runtime import CodeIdentity
 from tasks.run.state import PipelineRun
-from tasks.stage_task import StageTask
 from tests.unit.factories.run_config import run_config
 
 pytestmark = pytest.mark.slow

@@ -97,7 +97,7 @@ class SourceShare(Frozen):
 class HeldOutSuite(Frozen):
     """Data that will judge a model, so no model must train on it."""
 
-    name: Name = Field(description="As in evaluate_reward_model.suites")
+    name: Name = Field(description="As in evaluate_reward_model.suites, or answer_sets.sets")
     benchmark: str = Field(min_length=1, description="How its rows are read")
 
 
@@ -137,7 +137,8 @@ class RowFilters(Frozen):
     )
     contamination: Literal["drop", "report", "off"] = Field(
         "drop",
-        description="Rows whose prompt is in a suite of evaluate_reward_model; `report` lists and keeps them",
+        description="Rows whose prompt is in a suite of evaluate_reward_model or a set of answer_sets; `report` lists "
+        "and keeps them",
     )
     contamination_overlap: float = Field(
         0.5,
@@ -154,7 +155,7 @@ class RowFilters(Frozen):
     )
     reading: RowReading = Field(RowReading(), description="Leave it out: the run puts the keys of a single source here")
     suites: tuple[HeldOutSuite, ...] = Field(
-        (), description="Leave it out: the run puts evaluate_reward_model.suites here"
+        (), description="Leave it out: the run puts evaluate_reward_model.suites and answer_sets.sets here"
     )
 
 

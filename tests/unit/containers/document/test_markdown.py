@@ -16,7 +16,7 @@ from containers.report.curves import Curves
 from containers.report.data import data_section
 from containers.report.gates import gate_section
 from containers.report.machines import checks_section
-from containers.report.policy import policy_section
+from containers.report.policy.comparison import policy_section
 from containers.report.stages import stage_section
 from containers.report.training import training_section
 from tests.unit.factories.report.certificate_records import reward_model_certificate

@@ -14,7 +14,7 @@ from containers.judges import people
 from containers.judges.base import Pair
 from containers.judges.figures import Judgement, all_figures
 from containers.judges.people import People
-from containers.report.judges import judge_blocks
+from containers.report.policy.judges import judge_blocks
 from containers.rewards.base import Answered
 from containers.rollouts.generate import Completion
 from tests.unit.factories.spec_factory import make_context

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from containers.contracts.configs.answer_sets import AnswerSetsConfig, StandardSet
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.filter_prompts import FilterPromptsConfig
 from containers.contracts.configs.parts.rewards import ExactTerm
@@ -67,6 +68,8 @@ def test_a_run_walks_the_stages_that_it_has(tmp_path: Path) -> None:
         StageName.TRAIN_SFT,
         StageName.COMPUTE_REFERENCE,
         StageName.TRAIN_DPO,
+        StageName.ANSWER_SETS,
+        StageName.EVALUATE_SETS,
     )
     assert names == [stage for stage in BETWEEN_CHECK_AND_REPORT if stage not in absent]
     assert made["prompts"] == StageName.FILTER_DATASET
@@ -137,6 +140,20 @@ def test_a_reward_model_that_nothing_uses_is_not_trained(tmp_path: Path) -> None
     assert StageName.TRAIN_REWARD_MODEL in walked(tmp_path, **changes, run=until)[0]
     assert StageName.EVALUATE_REWARD_MODEL in walked(tmp_path, **changes, reward_model=ModelSource(path="scorer"))[0]
     assert StageName.EVALUATE_REWARD_MODEL in walked(tmp_path, train_dpo=TrainDpoConfig())[0]
+
+
+def test_standard_sets_are_answered_by_every_model_of_the_run_and_awaited_by_the_policys_gate(tmp_path: Path) -> None:
+    sets = AnswerSetsConfig(sets=(StandardSet(name="sums", kind="math", path="sums.jsonl"),))
+    names, made = walked(tmp_path, answer_sets=sets)
+    assert names[-4:] == [StageName.ANSWER_SETS, StageName.EVALUATE_SETS, *JUDGING]
+    assert "before_model" not in made and made["set_results"] == StageName.EVALUATE_SETS
+    names, made = walked(tmp_path, answer_sets=sets, train_sft=TrainSftConfig())
+    assert (made["before_model"], made["start_model"]) == (StageName.BUILD_BASE_MODEL, StageName.TRAIN_SFT)
+    run = run_config("one", output_dir=tmp_path, store_dir=tmp_path / "store")
+    run = run.model_copy(update={"answer_sets": sets, "train_sft": TrainSftConfig()})
+    reads = {stage.name: stage.read_in(run) for stage in STAGES}
+    assert reads[StageName.ANSWER_SETS] == ("before_model", "start_model", "policy")
+    assert "set_results" in reads[StageName.EVALUATE_POLICY]
 
 
 def test_named_models_stand_in_the_places_of_what_would_be_made(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from containers.document.model import (
     heads,
 )
 from containers.formatting import interval, quantity
-from containers.report.judges import independent_judges, judge_blocks
-from containers.report.samples import extremes, side_by_side
+from containers.report.policy.judges import independent_judges, judge_blocks
+from containers.report.policy.samples import extremes, side_by_side
 
 _CAVEAT = (
     "The judge here is the same reward model that the policy was trained to please. A gain shows that training reached "

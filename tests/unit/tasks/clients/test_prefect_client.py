@@ -9,7 +9,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from tasks.prefect_client import no_retries
+from tasks.clients.prefect import no_retries
 
 
 def test_requests_are_not_repeated_within_and_all_else_stays() -> None:
