@@ -90,7 +90,7 @@ class AnswerSetsConfig(Frozen):
             if one.kind == LM_EVAL and not one.task:
                 yield f"{key}.task", "is empty. Name the task of lm-evaluation-harness, as its YAML file does."
             if one.kind == LM_EVAL and one.instruction:
-                yield f"{key}.instruction", "has no effect on kind lm_eval; the task's YAML says what is asked."
+                yield f"{key}.instruction", "has no effect on kind lm_eval; the task's YAML has the whole question."
             if one.kind != LM_EVAL and one.task:
                 yield f"{key}.task", f"has no effect on kind {one.kind}. Leave it out."
             if one.kind == CHATS and one.maximum_loss is not None:

@@ -136,7 +136,7 @@ def test_a_part_of_a_key_finds_it_in_every_section(capsys: pytest.CaptureFixture
         ("train_polcy", "Did you mean `train_policy`?"),
         ("lerning_rate", "Did you mean `learning_rate`?"),
         ("train_policy.betta", "Did you mean `train_policy.beta`?"),
-        ("zzz", "Known: `base_model`, `build_base_model`, `compute_reference`, "),
+        ("zzz", "Known: `answer_sets`, `base_model`, `build_base_model`, `com"),
     ],
 )
 def test_an_unknown_word_ends_with_2_and_a_near_match(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:

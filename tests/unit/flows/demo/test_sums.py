@@ -34,6 +34,6 @@ def test_problems_have_the_answer_and_a_difficulty(tmp_path: Path) -> None:
 
 def test_the_command_writes_them_and_refuses_labels_to_flip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo-data", "--sums", "--folder", str(tmp_path / "new")]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 6
+    assert len(capsys.readouterr().out.splitlines()) == 7
     assert main(["demo-data", "--sums", "--flip-labels"]) == 2
     assert "--flip-labels is about preferences" in capsys.readouterr().err

@@ -54,8 +54,8 @@ def test_differences_are_paired_item_by_item() -> None:
 
 
 def test_items_of_one_prompt_are_one_observation() -> None:
-    (alone,) = [one for one in model_differences(items(), ("start", "policy"), name="s", confidence=0.95)]
-    (pairs,) = [one for one in model_differences(items(2), ("start", "policy"), name="s", confidence=0.95)]
+    (alone,) = model_differences(items(), ("start", "policy"), name="s", confidence=0.95)
+    (pairs,) = model_differences(items(2), ("start", "policy"), name="s", confidence=0.95)
     assert alone.difference.value == pairs.difference.value
     assert (alone.difference.num_prompts, pairs.difference.num_prompts) == (8, 4)
 
