@@ -7,11 +7,13 @@ from containers.contracts.outcome import Metric
 from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.records import SCORE_TOLERANCE
 from containers.document.model import Banner, Card, Tone
+from containers.evals.sets.records import MODEL_WORDS
 from containers.formatting import duration, interval, one_line, quantity, sample_size
 from containers.report.champions import decision_cards, decision_statements
 from containers.report.gates import GATE_STAGES, MESSAGE_LIMIT, Statement, gate_statement, sentence
 from containers.report.inputs import ReportInputs
 from containers.report.policy.judges import independent_judges
+from containers.report.policy.sets import losing_sets, points_text, worst_change
 from containers.report.stages import absence, ends_early_as_asked, gpu_seconds, is_part
 
 _BY_ITS_REWARDS = (
@@ -62,6 +64,7 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
         *decision_cards(inputs),
         *(of_policy if is_part(inputs, trained) and not is_about_reward_model_only else ()),
         *(of_reward_model if is_part(inputs, judged) else ()),
+        *_sets_card(inputs),
         *_fine_tuning_card(inputs),
         *_data_cards(inputs),
         _duration_card(inputs),
@@ -85,7 +88,7 @@ def _statements(inputs: ReportInputs) -> list[Statement]:
         statements.append(_all_passed(inputs))
         gates.reverse()  # the policy's figures are what the headline is about
     statements += gates
-    statements = [*decision_statements(inputs), *statements]
+    statements = [*decision_statements(inputs), *statements, *_losses(inputs)]
     if any(item.tone == "bad" for item in statements):
         return statements
     if pipeline.stopped_because and all(verdict.opens for verdict in pipeline.gates):
@@ -125,6 +128,35 @@ def _all_passed(inputs: ReportInputs) -> Statement:
         "good",
         f"The policy is better than its reference, by the word of {names}, and all gates passed.",
         f"{names} took no part in training.",
+    )
+
+
+def _losses(inputs: ReportInputs) -> list[Statement]:
+    """Say on which standard sets the last model is worse than the one before, beyond chance."""
+    lost = [] if inputs.sets is None else losing_sets(inputs.sets)
+    if not lost or inputs.sets is None:
+        return []
+    names = " and ".join(name for name, _ in lost)
+    figures = "; ".join(f"{name} {points_text(change)}" for name, change in lost)
+    last = MODEL_WORDS[inputs.sets.models[-1]].capitalize()
+    return [Statement("warn", f"{last} lost on {names}.", f"{figures}, against the model before it.")]
+
+
+def _sets_card(inputs: ReportInputs) -> tuple[Card, ...]:
+    """The worst change on a standard set; nothing in a run without one that a rule could judge."""
+    worst = None if inputs.sets is None else worst_change(inputs.sets)
+    if worst is None:
+        return ()
+    name, change = worst
+    value, _, spread = points_text(change).partition(" (")
+    return (
+        Card(
+            f"Worst change on a standard set: {name}",
+            "suite",
+            value=value,
+            interval=spread.removesuffix(")"),
+            detail=f"n = {sample_size(change, 'items')}",
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from containers.contracts.outcome import Metric
 from containers.contracts.registries import STANDARD_SETS
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.evals.sets.base import SetItem
-from containers.evals.sets.records import MODEL_NAMES, SetModel
+from containers.evals.sets.records import MODEL_WORDS, SetModel
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 from containers.harness.progress import progress_of
@@ -140,7 +140,7 @@ def _answers(
     if longest >= positions:
         raise BadConfigError(
             f"The set {task.name}: max_completion_length {longest} leaves no room for a question; the model "
-            f"({MODEL_NAMES[model].lower()}) has {positions} positions. Lower it."
+            f"({MODEL_WORDS[model]}) has {positions} positions. Lower it."
         )
     total = config.completions_per_item * sum(1 + len(item.further) for item in items)
     answers = answers_of(
@@ -151,11 +151,11 @@ def _answers(
         config,
         name=model,
         seed=context.spec.seed,
-        on_batch=progress_of(context, total, unit="answers", text=f"{MODEL_NAMES[model].lower()} answers {task.name}"),
+        on_batch=progress_of(context, total, unit="answers", text=f"{MODEL_WORDS[model]} answers {task.name}"),
     )
     if over_long := sum(bool(answer.problem) for answer in answers):
         context.recorder.note(
-            f"{task.name}: {over_long} of {len(answers)} answers of the {MODEL_NAMES[model].lower()} are missing: "
+            f"{task.name}: {over_long} of {len(answers)} answers of {MODEL_WORDS[model]} are missing: "
             "their questions are too long (answer_sets.max_prompt_length)."
         )
     return answers

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from containers.evals.sets.figures import (
 )
 from containers.evals.sets.records import SetModel, SetResult, SetSample, SetsEvaluation
 from containers.evals.suites.base import SuiteRows
+from containers.formatting import short_digest
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.judges.base import Pair, start_judge
@@ -93,7 +95,10 @@ def _judged(
     source = context.input(f"suite_{task.name}")
     rows = kind.read(context.input_path(f"suite_{task.name}"))
     answers = _by_item(own)
-    result = _described(task, kind, rows, answers, origin=source.origin)
+    # Of a local file its name alone: reports go to people who have another machine.
+    place = Path(source.origin).name if Path(source.origin).is_absolute() else source.origin
+    origin = f"{place}, {short_digest(source.digest)}"
+    result = _described(task, kind, rows, answers, origin=origin)
     if task.kind == CHATS:
         return result, []
     known = {item.item_id: item for item in rows.items if isinstance(item, SetItem)}

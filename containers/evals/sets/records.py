@@ -11,6 +11,12 @@ from containers.contracts.records import JudgeFigures
 # before: the model before supervised fine-tuning, of a run that has it; start: the model that the policy started from.
 SetModel = Literal["before", "start", "policy"]
 MODEL_NAMES: dict[SetModel, str] = {"before": "Before fine-tuning", "start": "Start model", "policy": "Policy"}
+# The same within a sentence.
+MODEL_WORDS: dict[SetModel, str] = {
+    "before": "the model before fine-tuning",
+    "start": "the start model",
+    "policy": "the policy",
+}
 
 
 class ModelScore(Frozen):

@@ -48,6 +48,30 @@ def sets_blocks(evaluation: SetsEvaluation) -> tuple[Block, ...]:
     )
 
 
+def worst_change(evaluation: SetsEvaluation) -> tuple[str, Metric] | None:
+    """The set on which the last model changed for the worst against the one before, and that difference."""
+    found = _changes(evaluation)
+    return min(found, key=lambda change: change[1].value) if found else None
+
+
+def losing_sets(evaluation: SetsEvaluation) -> list[tuple[str, Metric]]:
+    """The sets on which the last model is worse than the one before, with an interval below 0."""
+    return [change for change in _changes(evaluation) if (change[1].ci_high or 0.0) < 0]
+
+
+def points_text(change: Metric) -> str:
+    """A difference of shares in points, with its interval."""
+    return f"{_points(change.value)} points ({_points(change.ci_low or 0.0)} to {_points(change.ci_high or 0.0)})"
+
+
+def _changes(evaluation: SetsEvaluation) -> list[tuple[str, Metric]]:
+    if len(evaluation.models) < 2:
+        return []
+    first, second = evaluation.models[-2:]
+    found = ((one.name, one.difference(second, first)) for one in evaluation.sets)
+    return [(name, change.difference) for name, change in found if change is not None]
+
+
 def _table(sets: Sequence[SetResult], models: Sequence[SetModel]) -> Table:
     """Return a row for each set: every model, and the last against the one before and against the first."""
     pairs = [(models[-1], models[place]) for place in range(len(models) - 2, -1, -1)]
@@ -168,7 +192,8 @@ def _samples(name: str, samples: Sequence[SetSample], note: str) -> tuple[Sample
 
 def _untold(one: SetResult) -> str:
     parts = "; ".join(f"{count:,}: {reason}" for reason, count in one.untold)
-    return f"{one.name} leaves out {sum(count for _, count in one.untold):,} items for all models ({parts})."
+    total = sum(count for _, count in one.untold)
+    return f"{one.name} leaves out {total:,} item{'' if total == 1 else 's'} for all models ({parts})."
 
 
 def _why_silent(one: SetResult) -> str:

@@ -53,6 +53,8 @@ _NO_PART = (
     StageName.FILTER_DEMONSTRATIONS,
     StageName.COMPUTE_REFERENCE,
     StageName.TRAIN_DPO,
+    StageName.ANSWER_SETS,
+    StageName.EVALUATE_SETS,
 )
 _ORDER = tuple(stage for stage in tuple(StageName)[1:-1] if stage not in _NO_PART)
 
