@@ -21,7 +21,7 @@ from tasks.config.gates import GateClosedError
 from tasks.config.run import RunConfig
 from tasks.decide_champion import decide_on_policy, decide_on_reward_model
 from tasks.display import current_display
-from tasks.pipeline.inputs import named_model_input
+from tasks.pipeline.inputs import BEFORE_MODEL, named_model_input
 from tasks.pipeline.open_run import mlflow_uri
 from tasks.pipeline.stages import OF_THE_POLICY, STAGES, walk
 from tasks.prefect_sync.cancellation import watch_for_cancel
@@ -179,6 +179,8 @@ class _Decisions:
         made = {
             "prompts": _artifact(run, config.prompt_stage),
             "start_model": _start_model(run, config),
+            # What fine-tuning began from, of a run that has it; standard sets are answered by it too.
+            BEFORE_MODEL: _start_model(run, config, before=StageName.TRAIN_SFT),
             "reward_model": reward_model,
             "gate": champion.gate,
         }
@@ -209,10 +211,10 @@ def _artifact(run: PipelineRun, stage: StageName) -> ArtifactRef:
     return ArtifactRef(stage=stage, key=record.key, path=record.path, digest=record.digest)
 
 
-def _start_model(run: PipelineRun, config: RunConfig) -> ArtifactRef | StageInput:
-    """The model that the reward model was trained from."""
+def _start_model(run: PipelineRun, config: RunConfig, *, before: StageName | None = None) -> ArtifactRef | StageInput:
+    """The model that the reward model was trained from; with `before`, the one that this stage began from."""
     for stage in reversed([stage for stage in STAGES if stage.role == "start_model"]):
-        if run.record_of(stage.name) is not None:
+        if stage.name is not before and run.record_of(stage.name) is not None:
             return _artifact(run, stage.name)
     if config.base_model is None:
         raise LookupError("The run has no model to start from.")

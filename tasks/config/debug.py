@@ -125,6 +125,11 @@ def _short_evaluations(config: RunConfig) -> dict[str, object]:
             "evaluate_reward_model.num_bootstrap": 100,
             "evaluate_reward_model.num_edited_pairs": _NUM_PROMPTS,
         }
+    if config.answer_sets is not None:
+        settings |= {
+            "answer_sets.max_items": _NUM_PROMPTS,
+            "answer_sets.max_completion_length": _short(config.answer_sets.max_completion_length),
+        }
     if config.has_policy:
         settings |= {
             "evaluate_policy.max_prompts": _NUM_PROMPTS,
