@@ -29,12 +29,15 @@ _LABELS = {
 }
 _BEGINNING = 240  # characters
 _REFUSAL = re.compile(
-    r"\b(?:i|we)(?:['’]m|\s+am|\s+are)?\s+(?:(?:really|very|so|truly)\s+)?(?:sorry|unable to|not able to|not going to)"
-    r"|\b(?:i|we)\s+(?:can(?:no|['’])t|can\s+not|cannot|won['’]t|will\s+not|must\s+(?:decline|refuse)|"
+    r"\b(?:i|we)(?:['’]m|\s+am|\s+are)?\s+(?:(?:really|very|so|truly)\s+)?"
+    r"(?:sorry(?!\s+(?:to\s+hear|for\s+your|about\s+your))|unable to|not able to|not going to)"
+    r"|\b(?:i|we)\s+(?:can(?:no|['’])t|can\s+not|cannot|won['’]t|will\s+not|must\s+(?:\w+\s+)?(?:decline|refuse)|"
     r"(?:have\s+to|need\s+to)\s+(?:decline|refuse)|decline|refuse|do(?:n['’]t|\s+not)\s+feel\s+comfortable)\b"
     r"|\b(?:my\s+apologies|i\s+apologi[sz]e|as\s+an\s+ai\b[^.]{0,80}\b(?:can|not|unable))"
     r"|\bbeyond\s+my\s+(?:capabilities|abilities)|\bnot\s+able\s+to\s+(?:help|assist|provide)"
-    r"|\bagainst\s+my\s+(?:guidelines|programming|policies)|\bis\s+(?:illegal|unethical)\s+and\b",
+    r"|\bagainst\s+my\s+(?:guidelines|programming|policies)|\b(?:is\s+not|isn['’]t)\s+something\s+(?:i|we)\s+can\b"
+    r"|\boutside\s+(?:of\s+)?(?:the\s+scope\s+of\s+)?what\s+(?:i|we)\s+can\b"
+    r"|\bmy\s+role\s+does(?:n['’]t|\s+not)\b|\bprogrammed\s+to\s+avoid\b",
     re.IGNORECASE,
 )
 
