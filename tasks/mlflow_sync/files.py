@@ -18,11 +18,14 @@ from containers.contracts.names import (
     COMPLETIONS_FILE,
     FUNNEL_FILE,
     POLICY_EVALUATION_FILE,
+    SETS_EVALUATION_FILE,
 )
 from containers.contracts.records import PolicyEvaluation, SamplePrediction
 from containers.document.tables import NamedTable, named_tables
+from containers.evals.sets.records import SetsEvaluation
 from containers.report.data import steps_table
 from containers.report.policy.samples import scored_samples, side_by_side
+from containers.report.policy.sets import sets_blocks
 from containers.report.suites import suites_table
 from tasks.mlflow_sync.outbox import Outbox
 from tasks.mlflow_sync.undelivered import FileSource
@@ -135,6 +138,10 @@ def _policy_evaluation(path: Path) -> tuple[NamedTable, ...]:
     return named_tables(side_by_side(PolicyEvaluation.model_validate_json(path.read_bytes()).samples))
 
 
+def _sets_evaluation(path: Path) -> tuple[NamedTable, ...]:
+    return named_tables(*sets_blocks(SetsEvaluation.model_validate_json(path.read_bytes())))
+
+
 def _completions(path: Path) -> tuple[NamedTable, ...]:
     import pyarrow.parquet
 
@@ -151,5 +158,6 @@ _READERS: dict[str, Callable[[Path], tuple[NamedTable, ...]]] = {
     SAMPLE_PREDICTIONS_FILE: _sample_predictions,
     CERTIFICATE_FILE: _certificate,
     POLICY_EVALUATION_FILE: _policy_evaluation,
+    SETS_EVALUATION_FILE: _sets_evaluation,
     COMPLETIONS_FILE: _completions,
 }

@@ -120,8 +120,8 @@ def _details(one: SetResult, models: Sequence[SetModel]) -> tuple[Block, ...]:
         _facts(one, models),
         *_pass_table(one),
         *_parts(one, models),
-        *_samples("lost", one.lost, "Right by the start model, wrong by the policy"),
-        *_samples("won", one.won, "Wrong by the start model, right by the policy"),
+        *_samples(one.name, "lost", one.lost, "Right by the start model, wrong by the policy"),
+        *_samples(one.name, "won", one.won, "Wrong by the start model, right by the policy"),
         *(
             (Note(f"Left out, for example: {'; '.join(one.left_out_examples)}", "quiet"),)
             if one.left_out_examples
@@ -173,21 +173,21 @@ def _parts(one: SetResult, models: Sequence[SetModel]) -> tuple[Table, ...]:
     return (Table(columns, tuple(rows)),)
 
 
-def _samples(name: str, samples: Sequence[SetSample], note: str) -> tuple[Samples, ...]:
+def _samples(name: str, outcome: str, samples: Sequence[SetSample], note: str) -> tuple[Samples, ...]:
     if not samples:
         return ()
     shown = tuple(
         Sample(
             (Message(role="user", content=sample.prompt),),
             (
-                Answer("start model", sample.start, float(name == "lost"), name == "lost"),
-                Answer("policy", sample.policy, float(name == "won"), name == "won"),
+                Answer("start model", sample.start, float(outcome == "lost"), outcome == "lost"),
+                Answer("policy", sample.policy, float(outcome == "won"), outcome == "won"),
             ),
-            Text(f"wanted: {sample.wanted}" if sample.wanted else name, tone="good" if name == "won" else "bad"),
+            Text(f"wanted: {sample.wanted}" if sample.wanted else outcome, tone="good" if outcome == "won" else "bad"),
         )
         for sample in samples
     )
-    return (Samples(f"sets_{name}", shown, f"{note}; a blue edge marks the right answer."),)
+    return (Samples(f"{name}_{outcome}", shown, f"{note}; a blue edge marks the right answer."),)
 
 
 def _untold(one: SetResult) -> str:

@@ -7,7 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from containers.contracts.funnel import Funnel, FunnelStep
+from containers.contracts.outcome import Metric
 from containers.contracts.records import Message, SamplePrediction
+from containers.evals.sets.records import ModelScore, SetResult, SetSample, SetsEvaluation
 from tasks.mlflow_sync.files import tables_of
 
 
@@ -43,6 +45,25 @@ def test_samples_show_the_dialogue_and_the_margin(tmp_path: Path) -> None:
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert row["prompt"] == "user: Hi\n\nassistant: Yes?"
     assert row["margin"] == 2.0
+
+
+def test_standard_sets_are_a_table_and_what_was_lost_on_each_is_another(tmp_path: Path) -> None:
+    lost = SetSample(prompt="2 + 2?", wanted="4", start="4", policy="5")
+    score = ModelScore(
+        model="start",
+        score=Metric(name="s", value=0.5, unit="fraction", count=2),
+        ended=Metric(name="e", value=1.0, unit="fraction", count=2),
+    )
+    sets = tuple(
+        SetResult(
+            name=name, kind="math", title="t", measure="m", source="s", rows_read=2, num_items=2, scores=(score,),
+            lost=(lost,),
+        )
+        for name in ("one", "two")
+    )  # fmt: skip
+    evaluation = SetsEvaluation(models=("start",), confidence=0.95, sets=sets)
+    (tmp_path / "sets_evaluation.json").write_text(evaluation.model_dump_json())
+    assert [table.name for table in tables_of(tmp_path)] == ["standard_sets", "one_lost", "two_lost"]
 
 
 def test_long_tables_of_completions_are_cut(tmp_path: Path) -> None:
