@@ -13,7 +13,7 @@ from containers.contracts.registries import STANDARD_SETS, RuntimeName
 from containers.harness.errors import BadDataError
 from containers.launch.docker.state import ImageState
 from tasks.sources.errors import UnusableSourceError
-from tasks.sources.local import data_file_or_folder
+from tasks.sources.local import data_file_or_folder, readable_folder
 from tasks.sources.resolve import Probe
 from tasks.sources.suites import probe_suite
 
@@ -50,11 +50,11 @@ def probe_set(one: StandardSet, *, token: str | None) -> Probe:
     Raises:
         SourceError: it is missing or unreadable; or no row can be used; or the folder has no such task.
     """
+    key = f"answer_sets.sets {one.name}"
+    if one.kind == LM_EVAL:
+        return _probe_task(one, readable_folder(one.path, key=key))
     found = probe_suite(one, token=token)
-    if one.hub_id is not None:
-        return found
-    place = data_file_or_folder(one.path, key=f"answer_sets.sets {one.name}")
-    return _probe_task(one, place) if one.kind == LM_EVAL else _probe_rows(one, place)
+    return found if one.hub_id is not None else _probe_rows(one, data_file_or_folder(one.path, key=key))
 
 
 def _probe_rows(one: StandardSet, place: Path) -> Probe:
@@ -76,7 +76,7 @@ def _probe_rows(one: StandardSet, place: Path) -> Probe:
 
 def _probe_task(one: StandardSet, place: Path) -> Probe:
     """Look for the task's name in the YAML files of the folder."""
-    files = sorted(place.glob("**/*.y*ml")) if place.is_dir() else []
+    files = sorted(place.glob("**/*.y*ml"))
     names = [
         name
         for file in files

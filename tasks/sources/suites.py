@@ -10,7 +10,7 @@ from containers.contracts.spec import StageInput
 from tasks.config.sources import DatasetSource
 from tasks.sources.errors import SourceError
 from tasks.sources.hub import HubRevision, fetch_files, hub_revision
-from tasks.sources.local import resolve_file
+from tasks.sources.local import folder_digest, readable_folder, resolve_file
 from tasks.sources.pinned import pinned_dataset_inputs
 from tasks.sources.resolve import Probe, matching_data_files, probe_file, probe_of_hub, probe_rows
 
@@ -27,6 +27,9 @@ def resolve_suite(suite: SuiteFile | StandardSet, *, token: str | None) -> Stage
         SourceError: it is not there, may not be read, or is no data file.
     """
     name = suite_input_name(suite)
+    if isinstance(suite, StandardSet) and not suite.has_rows:  # a task's folder, with files of any kind
+        folder = readable_folder(suite.path, key=_key(suite))
+        return StageInput(name=name, path=str(folder), digest=folder_digest(folder), origin=str(folder))
     if suite.hub_id is None:
         local = resolve_file(suite.path, name=name, key=_key(suite))
         return StageInput(name=name, path=str(local.path), digest=local.digest, origin=local.origin)

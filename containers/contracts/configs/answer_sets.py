@@ -89,6 +89,11 @@ class AnswerSetsConfig(Frozen):
                 yield f"{key}.name", f"`{one.name}` is the name of another set already. Give it another one."
             if one.kind == LM_EVAL and not one.task:
                 yield f"{key}.task", "is empty. Name the task of lm-evaluation-harness, as its YAML file does."
+            if one.kind == LM_EVAL and one.hub_id is not None:
+                yield (
+                    f"{key}.hub_id",
+                    "is not for kind lm_eval: its task is a folder of this machine, with YAML and data.",
+                )
             if one.kind == LM_EVAL and one.instruction:
                 yield f"{key}.instruction", "has no effect on kind lm_eval; the task's YAML has the whole question."
             if one.kind != LM_EVAL and one.task:

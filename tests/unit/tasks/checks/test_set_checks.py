@@ -11,6 +11,7 @@ from containers.launch.docker.state import ImageState
 from tasks.checks import sets
 from tasks.checks.sets import harness_finding, needs_harness, probe_set
 from tasks.sources.errors import SourceError
+from tasks.sources.suites import resolve_suite
 
 
 def of_kind(kind: str, path: Path, **settings: str) -> StandardSet:
@@ -32,9 +33,12 @@ def test_the_rows_of_a_local_set_are_read(tmp_path: Path) -> None:
 
 
 def test_a_task_is_looked_for_in_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "data.jsonl").write_text("{}")
+    (tmp_path / "data.json").write_text("[]")
     (tmp_path / "arc.yaml").write_text("group: x\ntask: 'arc_own'\n")
     assert "task arc_own" in probe_set(of_kind("lm_eval", tmp_path, task="arc_own"), token=None).found
+    first = resolve_suite(of_kind("lm_eval", tmp_path, task="arc_own"), token=None)
+    (tmp_path / "data.json").write_text("[1]")
+    assert resolve_suite(of_kind("lm_eval", tmp_path, task="arc_own"), token=None).digest != first.digest
     with pytest.raises(SourceError, match="no YAML file of a task `arc_easy`; its tasks: arc_own"):
         probe_set(of_kind("lm_eval", tmp_path, task="arc_easy"), token=None)
 

@@ -65,6 +65,7 @@ def test_judges_without_reference_answers_compare_open_questions(tmp_path: Path)
         ([SUMS, SUMS], "answer_sets.sets.1.name: `sums` is the name of another set already"),
         ([{**TASK, "task": ""}], "answer_sets.sets.0.task: is empty"),
         ([{**TASK, "instruction": "Think."}], "answer_sets.sets.0.instruction: has no effect on kind lm_eval"),
+        ([{**TASK, "hub_id": "org/x", "revision": "0" * 40}], "answer_sets.sets.0.hub_id: is not for kind lm_eval"),
         ([{**SUMS, "task": "arc"}], "answer_sets.sets.0.task: has no effect on kind math"),
         ([{**BENCH, "maximum_loss": 0.1}], "answer_sets.sets.0.maximum_loss: of a set that is judged by pairs"),
         ([{**BENCH, "must_rule_out": True}], "answer_sets.sets.0.must_rule_out: says nothing without maximum_loss"),
