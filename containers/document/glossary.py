@@ -30,6 +30,7 @@ GLOSSARY = {
     "plug-in calibration error": "The mean gap as counted, chance included: above 0 for every model, and more so for "
     "few prompts. A perfect model's is simulated from this model's own probabilities: its mean, and what 19 of 20 "
     "perfect models stay below.",
+    "standard set": "Questions with a rule that says which answers are right; all models of a run get the same ones.",
     "suite": "Pairs and a rule that a reward model is judged by; the score is the rule's figure.",
     "length effect": "How much an edit of the same answer moves its score per doubling of its length: filler after it "
     "(padding), its own sentences again (repetition), more or fewer words for the same content (rewriting). In "

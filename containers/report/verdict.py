@@ -152,7 +152,7 @@ def _sets_card(inputs: ReportInputs) -> tuple[Card, ...]:
     return (
         Card(
             f"Worst change on a standard set: {name}",
-            "suite",
+            "standard set",
             value=value,
             interval=spread.removesuffix(")"),
             detail=f"n = {sample_size(change, 'items')}",

@@ -39,7 +39,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     config = context.spec.config
     if not isinstance(config, AnswerSetsConfig):
         raise BadConfigError(f"answer_sets was given the config of {config.stage}.")
-    items = {one.name: drawn_items(context, config, one) for one in config.sets}
+    items = {one.name: _drawn_items(context, config, one) for one in config.sets}
     answers: list[SetAnswer] = []
     for role, model in _MODELS.items():
         if context.has_input(role):
@@ -58,7 +58,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     )  # fmt: skip
 
 
-def drawn_items(context: StageContext, config: AnswerSetsConfig, task: StandardSet) -> tuple[SetItem, ...]:
+def _drawn_items(context: StageContext, config: AnswerSetsConfig, task: StandardSet) -> tuple[SetItem, ...]:
     """Return the items of a set that are answered, in the order of the file; none of the harness's tasks.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from containers.contracts.configs.answer_sets import CHATS
 from containers.contracts.outcome import Metric
 from containers.contracts.records import Message
 from containers.document.model import (
@@ -197,7 +198,7 @@ def _untold(one: SetResult) -> str:
 
 
 def _why_silent(one: SetResult) -> str:
-    if one.kind == "chats":
+    if one.kind == CHATS:
         return (
             "open questions are compared by judges, and no judge of evaluate_policy.judges compares without reference "
             "answers"
