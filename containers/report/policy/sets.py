@@ -41,7 +41,7 @@ def sets_blocks(evaluation: SetsEvaluation) -> tuple[Block, ...]:
     silent = [one for one in evaluation.sets if not one.scores and not one.judges]
     return (
         Note(_LEAD, "lead"),
-        *((_table(by_rule, evaluation.models),) if by_rule else ()),
+        *(_tables(by_rule, evaluation.models) if by_rule else ()),
         *(Section(f"{one.name}: policy against start model", judge_blocks(one.judges)) for one in chats),
         *(Note(f"{one.name} says nothing: {_why_silent(one)}.", "caveat") for one in silent),
         *(Note(_untold(one), "caveat") for one in by_rule if one.untold),
@@ -73,25 +73,17 @@ def _changes(evaluation: SetsEvaluation) -> list[tuple[str, Metric]]:
     return [(name, change.difference) for name, change in found if change is not None]
 
 
-def _table(sets: Sequence[SetResult], models: Sequence[SetModel]) -> Table:
-    """Return a row for each set: every model, and the last against the one before and against the first."""
+def _tables(sets: Sequence[SetResult], models: Sequence[SetModel]) -> tuple[Table, ...]:
+    """Return every model on each set, and the last one against those before; two tables fit on Prefect's page."""
+    titles = [MODEL_NAMES[model] for model in models]
+    scores = tuple((one.name, _count(one), *(_with_interval(score.score) for score in one.scores)) for one in sets)
+    shares = Table(heads("Set", "Items", *titles, numbers=1 + len(models)), scores, name="standard_sets")
     pairs = [(models[-1], models[place]) for place in range(len(models) - 2, -1, -1)]
-    titles = [f"{MODEL_NAMES[second]} − {MODEL_NAMES[first].lower()}" for second, first in pairs]
-    columns = heads(
-        "Set", "Items", *(MODEL_NAMES[model] for model in models), *titles, numbers=1 + len(models) + len(pairs)
-    )
-    rows = []
-    for one in sets:
-        found = [one.difference(second, first) for second, first in pairs]
-        rows.append(
-            (
-                Text(one.name, sub=one.measure),
-                _count(one),
-                *(_with_interval(score.score) for score in one.scores),
-                *map(_difference, found),
-            )
-        )
-    return Table(columns, tuple(rows), name="standard_sets")
+    if not pairs:
+        return (shares,)
+    columns = [f"{MODEL_NAMES[second]} − {MODEL_NAMES[first].lower()}, points" for second, first in pairs]
+    rows = tuple((one.name, *(_difference(one.difference(second, first)) for second, first in pairs)) for one in sets)
+    return shares, Table(heads("Set", *columns, numbers=len(pairs)), rows, name="standard_set_changes")
 
 
 def _count(one: SetResult) -> Value:
@@ -144,6 +136,7 @@ def _facts(one: SetResult, models: Sequence[SetModel]) -> Facts:
     return Facts(
         (
             ("Data", one.origin),
+            ("Share of", one.measure),
             ("Rule", one.source),
             ("Rows read", f"{one.rows_read:,}"),
             ("Left out", left_out),
