@@ -63,7 +63,8 @@ def run_of(folder: Path, *changes: str, seed: int) -> RunConfig:
         "prompts.validation": f"{HELD_OUT_PREFIX}{PROMPTS_FILE}",
     }
     places = [f"{key}={folder / name}" for key, name in files.items()]
-    return load_run_config(_RUN, overrides=[f"run.seed={seed}", *places, *changes]).config
+    changes = ("answer_sets=null", *places, *changes)
+    return load_run_config(_RUN, overrides=[f"run.seed={seed}", *changes]).config
 
 
 def learned(

@@ -23,6 +23,10 @@ class Registry(Mapping[str, Any]):
         module, _, attribute = self._members[name].partition(":")
         return getattr(importlib.import_module(module), attribute)
 
+    def __contains__(self, name: object) -> bool:
+        # Mapping's own would look the member up, and so import it.
+        return name in self._members
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._members)
 

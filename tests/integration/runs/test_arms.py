@@ -17,6 +17,7 @@ from short_runs import ENVIRONMENT, end, rlhf, start, wait_for_log
 from containers.arms.records import PolicyComparison
 from containers.contracts.names import POLICY_COMPARISON_FILE
 from flows.demo.sums import write_sums
+from tasks.run.budget import gpu_hours, read_costs
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
@@ -136,19 +137,28 @@ def test_arms_that_do_not_fit_the_budget_start_nothing(place: Path) -> None:
 
 def test_a_run_stops_at_its_limit_and_goes_on_with_a_higher_one(folder: Path) -> None:
     changes = ("run.name=limited", "train_sft.schedule.eval_steps=5", "train_sft.schedule.save_steps=5")
-    stopped = rlhf(folder, "run", *changes, "run.max_gpu_hours=0.012")
+    into_training(folder, *changes, sign=r"step [1-9]\d+ of")
+    # However fast the machine, the limit comes in the training.
+    limit = f"{gpu_hours(read_costs(folder / 'outputs/limited')) + 0.007:.4f}"
+    stopped = rlhf(folder, "run", *changes, f"run.max_gpu_hours={limit}")
     assert stopped.returncode == 1
-    assert re.search(
-        r"failed \(budget_spent\): run\.max_gpu_hours is 0\.012, and 0\.01\d+ GPU hours were taken\. Nothing that was "
-        r"finished is lost: set run\.max_gpu_hours higher",
+    said = re.search(
+        rf"failed \(budget_spent\): run\.max_gpu_hours is {limit.rstrip('0')}, and (0\.\d+) GPU hours were taken\. "
+        r"Nothing that was finished is lost: set run\.max_gpu_hours higher",
         stopped.stdout,
-    ), stopped.stdout[-3000:]
+    )
+    assert said and float(said[1]) < float(limit) + 0.01, stopped.stdout[-3000:]
     assert (folder / "outputs/limited/report.html").is_file()
-    at_once = rlhf(folder, "run", *changes, "run.max_gpu_hours=0.012")
+    at_once = rlhf(folder, "run", *changes, f"run.max_gpu_hours={limit}")
     assert at_once.returncode == 1 and "budget_spent" in at_once.stdout
-    running = start(folder, *changes, "run.max_gpu_hours=1")
+    into_training(folder, *changes, "run.max_gpu_hours=1", sign="Resuming from checkpoint-")
+
+
+def into_training(folder: Path, *changes: str, sign: str) -> None:
+    """Run until the log of the fine-tuning has the sign, and stop it."""
+    running = start(folder, *changes)
     try:
-        wait_for_log(running, folder / "outputs/store", stage="train_sft", sign="Resuming from checkpoint-")
+        wait_for_log(running, folder / "outputs/store", stage="train_sft", sign=sign)
         os.killpg(running.pid, signal.SIGTERM)
         running.communicate(timeout=60)
     finally:

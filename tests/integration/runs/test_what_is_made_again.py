@@ -15,13 +15,15 @@ from containers.contracts.names import StageName
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
-# Prompts and completions to learn are those of the pairs; train_policy trains the policy, not train_dpo.
+# Prompts and completions to learn are those of the pairs; train_policy trains the policy; no standard set is answered.
 NOT_MADE = (
     StageName.CHECK_SYSTEM,
     StageName.FILTER_PROMPTS,
     StageName.FILTER_DEMONSTRATIONS,
     StageName.COMPUTE_REFERENCE,
     StageName.TRAIN_DPO,
+    StageName.ANSWER_SETS,
+    StageName.EVALUATE_SETS,
     StageName.COMPARE_POLICIES,
     StageName.WRITE_REPORT,
 )

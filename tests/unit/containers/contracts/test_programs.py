@@ -156,6 +156,13 @@ def test_every_name_of_a_registry_leads_to_a_module_of_the_package(registry: Reg
         assert attribute in path.read_text(encoding="utf-8"), name
 
 
+def test_naming_a_member_imports_nothing_until_it_is_used() -> None:
+    registry = Registry({"absent": "containers.no_such_module:NAME"})
+    assert "absent" in registry and "other" not in registry
+    with pytest.raises(ModuleNotFoundError):
+        registry["absent"]
+
+
 def test_what_a_program_may_load_is_more_than_what_counts() -> None:
     counted, _ = Sources().files_of("evaluate_reward_model", members_of(CERTIFICATE))
     everything, _ = Sources().files_of("evaluate_reward_model", members_of(CERTIFICATE), counted=False)
