@@ -24,6 +24,7 @@ from tasks.filter_prompts import filter_prompts
 from tasks.gates.approval import opened, wait_for_decision
 from tasks.pipeline.judging_inputs import demand_people
 from tasks.pipeline.open_run import open_run
+from tasks.pipeline.pairs_form import wait_for_people
 from tasks.pipeline.reward_models import named_model, named_reward_model
 from tasks.pipeline.stage_task import StageTask
 from tasks.pipeline.stages import Made, Stage, walk
@@ -87,6 +88,7 @@ def run_stages(config: RunConfig, *, command: str, config_yaml: str, stages: Sta
             if was_cancelled:
                 raise RunCancelledError(why_stopped()) from error
             wait_for_decision(error)
+            wait_for_people(error)
             raise
         return write_report(run, config.write_report, after=last)
 

@@ -14,7 +14,13 @@ from containers.document.model import Table, Text, text_of
 from tasks.display import Display
 
 _PLAIN_PROGRESS_EVERY_S = 15.0
-_MARKS = {"ran": "[green]✔[/]", "reused": "[cyan]↺[/]", "failed": "[red]✘[/]", "skipped": "[yellow]–[/]"}
+_MARKS = {
+    "ran": "[green]✔[/]",
+    "reused": "[cyan]↺[/]",
+    "failed": "[red]✘[/]",
+    "skipped": "[yellow]–[/]",
+    "waits": "[yellow]⏸[/]",
+}
 
 
 def printable(text: str) -> str:
@@ -86,7 +92,7 @@ class TerminalDisplay(Display):
         figures = ", ".join(f"{metric.name} {metric.value:.4g}" for metric in record.metrics[:3])
         duration = f"{record.duration_s:.0f} s" if record.status == "ran" else record.status
         first_line = record.message.partition("\n")[0]  # the whole message follows when the run ends
-        text = first_line if record.status in ("failed", "skipped") else figures
+        text = first_line if record.status in ("failed", "skipped", "waits") else figures
         self.console.print(f"{_MARKS[record.status]} {record.stage:<22} {duration:>8}  ", end="")
         self.console.print(printable(text), markup=False)
 

@@ -87,7 +87,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         try:
             if self._batch is None or self.state.global_step % self._updates_per_batch == 0:
                 self._batch, figures = self.rollouts.next_batch(self.accelerator.unwrap_model(model))
-                self._note(figures)
+                self.note(figures)
                 self.state.num_input_tokens_seen += self.rollouts.num_tokens
                 self.step.prepare(model, self._batch)
             model.train()
@@ -95,7 +95,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         except (DivergedError, StageError) as error:
             raise type(error)(self._message(str(error), diverged=isinstance(error, DivergedError))) from error
         self._note_sums(sums, num_completions=len(self._batch.rewards))
-        self._note({"step_time_s": time.perf_counter() - started_at_s})
+        self.note({"step_time_s": time.perf_counter() - started_at_s})
         if not math.isfinite(float(loss)):
             raise DivergedError(self._message(f"the policy's loss is {float(loss)}", diverged=True))
         return loss
@@ -129,7 +129,8 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
             for row, reward, advantage in list(rows)[: self._num_logged_completions]
         ]
 
-    def _note(self, figures: dict[str, float]) -> None:
+    def note(self, figures: dict[str, float]) -> None:
+        """Take in curves of the present step."""
         for name, value in figures.items():
             self._figures[name].append(value)
         self.step_figures |= figures
@@ -139,10 +140,10 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         parts = of_all_ranks(sums)
         total = {name: sum(part[name] for part in parts) for name in sums}
         tokens = total["tokens"]
-        self._note({"entropy": total["entropy"] / tokens, "ratio_clipped_fraction": total["limited"] / tokens})
-        self._note({"ratio": total["ratio"] / tokens})
+        self.note({"entropy": total["entropy"] / tokens, "ratio_clipped_fraction": total["limited"] / tokens})
+        self.note({"ratio": total["ratio"] / tokens})
         if self.step.method.beta:
-            self._note({"kl": total["kl"] / num_completions, "kl_per_token": total["kl"] / tokens})
+            self.note({"kl": total["kl"] / num_completions, "kl_per_token": total["kl"] / tokens})
 
     def _message(self, found: str, *, diverged: bool) -> str:
         cure = " Lower train_policy.optimizer.learning_rate, or raise train_policy.beta." if diverged else ""

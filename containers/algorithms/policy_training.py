@@ -24,6 +24,7 @@ from containers.distributed.ranks import is_first_rank, own_rank
 from containers.evidence.callback import EvidenceCallback
 from containers.evidence.looks import NamedJudge
 from containers.evidence.start import (
+    AwaitsJudge,
     close_judges,
     evidence_callback,
     hold_out,
@@ -141,6 +142,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         rollouts = self._rollouts(checkpoint)
         self.evidence = self._evidence(reference)
         looks = () if self.evidence is None else (self.evidence,)
+        waits = () if self.evidence is None else (AwaitsJudge(self.evidence),)
         trainer = PolicyTrainer(
             rollouts=rollouts,
             make_step=partial(self._step, reference=reference),
@@ -159,6 +161,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             callbacks=[
                 *looks,
                 *self.callbacks(checkpoint, exact_every=config.num_iterations, with_state=[RolloutsCallback(rollouts)]),
+                *waits,
             ],
         )
         if self.evidence is not None:

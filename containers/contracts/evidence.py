@@ -14,6 +14,13 @@ Shown = Literal["better", "worse", "neither"]
 Consequence = Literal["trusted", "goes on", "ends", "rolls back"]
 
 
+class AskedPairs(Frozen):
+    """`asked.json` beside pairs that a stage left for a judge that it cannot reach."""
+
+    judge: str = Field(description="Its name in the configuration")
+    num_pairs: int = Field(ge=1)
+
+
 class EvidenceSample(Frozen):
     """One answer to a held-out prompt; each look shows the same prompts."""
 

@@ -63,6 +63,10 @@ MANIFEST_FILE = "MANIFEST.json"
 JUDGE_INPUT = "judge"
 # What a judge behind an address wrote, a line for each pair and order.
 VERDICTS_FILE = "verdicts.jsonl"
+# Pairs that a stage leaves in its work folder for a judge that it cannot reach: a folder each, with sampled.parquet,
+# this file, and verdicts.jsonl once it has judged.
+ASKED_FOLDER = "asked"
+ASKED_FILE = "asked.json"
 # The policy stage's input with the certificate of its reward model; it changes no result.
 CERTIFICATE_INPUT = "certificate"
 

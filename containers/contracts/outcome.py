@@ -40,6 +40,7 @@ class FailureKind(StrEnum):
     CONTAINER_LOST = "container_lost"
     CANCELLED = "cancelled"
     BUDGET_SPENT = "budget_spent"
+    AWAITS_JUDGE = "awaits_judge"
     UNEXPECTED = "unexpected"
 
     @property
@@ -70,6 +71,7 @@ _CHANGE_BEFORE_RETRY = {
     FailureKind.CONTAINER_LOST: "nothing; start again",
     FailureKind.CANCELLED: "nothing; start again when wanted",
     FailureKind.BUDGET_SPENT: "a higher max_gpu_hours, or less work",
+    FailureKind.AWAITS_JUDGE: "nothing; it goes on once the judge has judged",
     FailureKind.UNEXPECTED: "see the evidence",
 }
 

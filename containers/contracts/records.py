@@ -254,7 +254,7 @@ class StageRecord(Frozen):
     """Status and result of one stage in this run."""
 
     stage: StageName
-    status: Literal["ran", "reused", "failed", "skipped"]
+    status: Literal["ran", "reused", "failed", "skipped", "waits"]
     key: str = ""
     digest: str = ""
     path: str = ""
@@ -262,7 +262,7 @@ class StageRecord(Frozen):
     image_digest: str = ""
     duration_s: float = Field(0, ge=0)
     attempts: int = Field(0, ge=0)
-    message: str = Field("", description="Why it was skipped or failed")
+    message: str = Field("", description="Why it was skipped or failed, or what it waits for")
     metrics: tuple[Metric, ...] = ()
     mlflow_run_id: str = ""
 

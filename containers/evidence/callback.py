@@ -11,15 +11,17 @@ import torch
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from containers.contracts.digests import write_atomically
-from containers.contracts.evidence import Evidence, EvidenceLook
+from containers.contracts.evidence import Evidence, EvidenceLook, MeterLimit
 from containers.contracts.names import EVIDENCE_FILE
 from containers.contracts.outcome import Metric
 from containers.distributed.ranks import is_first_rank, of_all_ranks
 from containers.evidence.looks import HeldOut
 from containers.evidence.meters import limits_of
-from containers.evidence.progress import Progress, look_text, step_text
-from containers.harness.errors import NoSignalError, StageError
+from containers.evidence.progress import OpenLook, Progress, look_text, step_text
+from containers.evidence.reward_model_meters import OUTLIERS, RewardModelMeters
+from containers.harness.errors import JudgeAwaitedError, NoSignalError, StageError
 from containers.harness.recorder import Recorder
+from containers.rewards.base import Answered
 from containers.training.checkpoints import CHECKPOINT_PREFIX, checkpoint_flaw
 
 _OPTIMIZER_FILE = "optimizer.pt"
@@ -37,6 +39,9 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
         exact_every: a step can be saved only at multiples of this.
         untrained: loads the start model; for trainings of every weight.
         trainer: its `rollouts` have the newest completions, `step_figures` the step's curves, `step` the algorithm.
+        reward_model: measures what the reward model shows; None where none gives rewards.
+        awaited: what the open look waits for.
+        settled: a look at the step of the checkpoint, whose judge has judged since.
     """
 
     progress: Progress
@@ -46,6 +51,9 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
     exact_every: int
     untrained: Callable[[], PreTrainedModel]
     trainer: Any = None
+    reward_model: RewardModelMeters | None = None
+    settled: EvidenceLook | None = None
+    awaited: JudgeAwaitedError | None = None
 
     @property
     def _policy(self) -> Any:
@@ -60,6 +68,8 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
         progress = self.progress
         if progress.num_roll_backs:
             self._raise_beta(times=progress.num_roll_backs)
+        if self.settled is not None and self.settled.consequence == "rolls back":
+            self._roll_back()
         if self.held_out is None or progress.start is not None:
             return
         began_s = time.monotonic()
@@ -85,11 +95,19 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
                 "bound."
             )
 
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Keep the checkpoint of a step that was trusted after it was saved."""
+        if self.settled is not None and self.settled.consequence == "trusted":
+            self._name_best(state, self.settled.step)
+        self.settled = None
+
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Follow the meters; look, if it is time."""
         step, progress = state.global_step, self.progress
-        if not progress.meters.limits:
-            self._measure_limits()
+        if self.reward_model is not None and (step - 1) % self.exact_every == 0:  # of a new batch
+            self.trainer.note(self.reward_model.figures(self._answered()))
+        if not progress.meters.limits or self._has_new_meter():
+            progress.meters.limits = self._limits() | progress.meters.limits
         over = progress.meters.take(self.trainer.step_figures)
         if over and not progress.waiting:
             progress.waiting = over[0]
@@ -123,35 +141,72 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
         )
 
     def _look(self, held_out: HeldOut, state: TrainerState, control: TrainerControl, *, is_due: bool) -> None:
-        progress, step = self.progress, state.global_step
-        compared = held_out.compare(self._policy, progress.answers, step=step)
-        look = progress.take(compared, step=step, is_due=is_due, is_last=step == state.max_steps)
-        self.recorder.note(look_text(look, judge=progress.judge))
-        self.recorder.metrics(step, _curves(look))
-        if look.consequence == "trusted":
-            began_s = time.monotonic()
-            progress.answers = held_out.completed(self._policy, compared.answers, step=step)
-            progress.duration_s += time.monotonic() - began_s
-            self._measure_limits()
+        progress, step, is_last = self.progress, state.global_step, state.global_step == state.max_steps
+        written = held_out.begin(self._policy, step=step)
+        progress.open = OpenLook(step, is_due=is_due, is_last=is_last, written=written, limits=self._limits())
+        look = self._settle(held_out)
+        if look is None:
+            control.should_save = True  # and then the stage ends: `AwaitsJudge`
+        elif look.consequence == "trusted":
             self._keep(state, control)
         elif look.consequence == "ends":
             control.should_save = control.should_training_stop = True
         elif look.consequence == "rolls back":
-            self._load(progress.trust.step)
-            self._load_optimizer(progress.trust.step)
+            self._roll_back()
             self._raise_beta(times=1)
 
-    def _measure_limits(self) -> None:
-        """Set the limits of the meters by the completions of this step."""
-        answers = [row.completion for row in self.trainer.rollouts.newest.rows]
-        maximum_kl = self.progress.settings.maximum_kl
-        self.progress.meters.reset(limits_of(answers, self.trainer.step_figures, maximum_kl=maximum_kl))
+    def _settle(self, held_out: HeldOut) -> EvidenceLook | None:
+        """Take in the open look; None if it waits for its judge.
+
+        What follows for weights and checkpoints is left to the caller.
+        """
+        progress, opened = self.progress, self.progress.open
+        if opened is None:
+            return None
+        try:
+            compared = held_out.compare(self._policy, progress.answers, opened.written, step=opened.step)
+        except JudgeAwaitedError as error:
+            self.awaited = error
+            return None
+        progress.open = None
+        look = progress.take(compared, step=opened.step, is_due=opened.is_due, is_last=opened.is_last)
+        self.recorder.note(look_text(look, judge=progress.judge))
+        self.recorder.metrics(look.step, _curves(look))
+        if look.consequence == "trusted":
+            began_s = time.monotonic()
+            progress.answers = held_out.completed(self._policy, compared.answers, step=look.step)
+            progress.duration_s += time.monotonic() - began_s
+            progress.meters.reset(opened.limits)
+        return look
+
+    def _limits(self) -> dict[str, MeterLimit]:
+        """Return the limits of the meters by the completions of this step."""
+        answers, figures = [row.completion for row in self.trainer.rollouts.newest.rows], self.trainer.step_figures
+        if self.reward_model is not None:
+            figures = figures | self.reward_model.padding(self._answered())
+        return limits_of(answers, figures, maximum_kl=self.progress.settings.maximum_kl)
+
+    def _answered(self) -> list[Answered]:
+        rollouts = self.trainer.rollouts
+        return [rollouts.answered(row.prompt, row.completion) for row in rollouts.newest.rows]
+
+    def _has_new_meter(self) -> bool:
+        """Whether outliers are measured for the first time: that takes the answers of some steps."""
+        return OUTLIERS in self.trainer.step_figures and OUTLIERS not in self.progress.meters.limits
+
+    def _roll_back(self) -> None:
+        """Go back to the weights and the optimizer of the trusted step."""
+        self._load(self.progress.trust.step)
+        self._load_optimizer(self.progress.trust.step)
 
     def _keep(self, state: TrainerState, control: TrainerControl) -> None:
         """Save this step, and keep its checkpoint until another one is trusted."""
         control.should_save = True
-        state.best_global_step = state.global_step
-        state.best_model_checkpoint = str(self._checkpoint(state.global_step))
+        self._name_best(state, state.global_step)
+
+    def _name_best(self, state: TrainerState, step: int) -> None:
+        state.best_global_step = step
+        state.best_model_checkpoint = str(self._checkpoint(step))
 
     def _checkpoint(self, step: int) -> Path:
         return Path(self.trainer.args.output_dir) / f"{CHECKPOINT_PREFIX}{step}"
@@ -159,12 +214,39 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write the state into the checkpoint, on the first rank."""
         if is_first_rank():
-            write_atomically(self._checkpoint(state.global_step) / EVIDENCE_FILE, json.dumps(self.progress.state()))
+            found = self.progress.state() | {"reference": self.reward_model and self.reward_model.reference}
+            write_atomically(self._checkpoint(state.global_step) / EVIDENCE_FILE, json.dumps(found))
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Go on where the evidence was when that checkpoint was written."""
-        if checkpoint is not None:
-            self.progress.restore(json.loads((checkpoint / EVIDENCE_FILE).read_text(encoding="utf-8")))
+        """Go on where the evidence was when that checkpoint was written.
+
+        Raises:
+            JudgeAwaitedError: a look of that step still waits for its judge.
+        """
+        if checkpoint is None:
+            return
+        state = json.loads((checkpoint / EVIDENCE_FILE).read_text(encoding="utf-8"))
+        self.progress.restore(state)
+        if self.reward_model is not None:
+            self.reward_model.reference = state["reference"]
+        if self.held_out is None or self.progress.open is None:
+            return
+        self.settled = self._settle(self.held_out)
+        self.after_save()
+
+    def after_save(self) -> None:
+        """End the stage if a look waits for its judge; the checkpoint of its step is whole.
+
+        Raises:
+            JudgeAwaitedError: it does.
+        """
+        if self.progress.open is None:
+            return
+        step = self.progress.open.step
+        raise JudgeAwaitedError(
+            f"{self.awaited} They compare step {step:,} with {step_text(self.progress.trust.step)}. "
+            f"{CHECKPOINT_PREFIX}{step} holds the training, which goes on from there."
+        )
 
     def publish(self) -> int:
         """Put the weights in place that the stage publishes; return their step.

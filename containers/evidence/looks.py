@@ -35,6 +35,21 @@ class NamedJudge:
 
 
 @dataclass(frozen=True)
+class Written:
+    """What a policy wrote on the held-out prompts before any judge saw it.
+
+    Attributes:
+        answers: a look writes more of them, if it needs more.
+        point: None: it is measured on the answers that the look needed.
+        duration_s: what writing and measuring took.
+    """
+
+    answers: list[Completion]
+    point: EvidencePoint | None
+    duration_s: float
+
+
+@dataclass(frozen=True)
 class Compared:
     """What a look found, with the policy's answers."""
 
@@ -90,25 +105,44 @@ class HeldOut:
         point, rewards = self._point(policy, answers, step=0)
         return point, answers, self._agreement(answers, rewards)
 
-    def compare(self, policy: Any, trusted: Sequence[Completion], *, step: int) -> Compared:
-        """Compare the policy with the answers of the trusted one."""
+    def begin(self, policy: Any, *, step: int) -> Written:
+        """Return what the policy writes before a look: everything, if its judge is one that no stage reaches.
+
+        Such a judge may answer when this policy is gone.
+        """
+        if not self.judges[0].started.is_elsewhere:
+            return Written([], None, 0.0)
         started_at_s = time.monotonic()
-        answers: list[Completion] = []
+        # In the parts in which a look writes them, so that they are the same ones.
+        halves = [(0, self.num_pairs), (self.num_pairs, len(self._slots))]
+        answers = [one for start, end in halves for one in self.written(policy, start, end, step=step)]
+        point, _ = self._point(policy, answers, step=step)
+        return Written(answers, point, time.monotonic() - started_at_s)
+
+    def compare(self, policy: Any, trusted: Sequence[Completion], written: Written, *, step: int) -> Compared:
+        """Compare the policy with the answers of the trusted one.
+
+        Raises:
+            JudgeAwaitedError: no stage reaches the judge that decides, and it has not judged these pairs yet.
+        """
+        started_at_s = time.monotonic()
+        answers = written.answers
         others: list[list[Verdict]] = [[] for _ in self.judges[1:]]
 
         def judged(start: int, end: int) -> Tally:
-            answers.extend(self.written(policy, start, end, step=step))
+            if len(answers) < end:
+                answers.extend(self.written(policy, start, end, step=step))
             pairs = [
                 Pair(self._answered(place, answers[place]), self._answered(place, trusted[place]))
                 for place in range(start, end)
             ]
-            decider, *further = (spread_over_ranks(pairs, one.started.verdicts) for one in self.judges)
+            decider, *further = (_verdicts(one.started, pairs) for one in self.judges)
             for known, more in zip(others, further, strict=True):
                 known.extend(more)
             return _tally(decider)
 
         tally = look(judged, num_pairs=self.num_pairs)
-        point, _ = self._point(policy, answers, step=step)
+        point = written.point or self._point(policy, answers, step=step)[0]
         return Compared(
             tally=tally,
             others=tuple(
@@ -118,11 +152,13 @@ class HeldOut:
             ),
             point=point,
             answers=answers,
-            duration_s=time.monotonic() - started_at_s,
+            duration_s=written.duration_s + time.monotonic() - started_at_s,
         )
 
     def completed(self, policy: Any, answers: list[Completion], *, step: int) -> list[Completion]:
         """Return all answers of a policy of which a look has the first."""
+        if len(answers) == len(self._slots):
+            return answers
         return [*answers, *self.written(policy, len(answers), len(self._slots), step=step)]
 
     def _answered(self, place: int, completion: Completion) -> Answered:
@@ -162,6 +198,10 @@ class HeldOut:
         verdicts = self.judges[0].started.verdicts([Pair(one, one) for one in asked])
         known = [(place, verdict.values[0]) for place, verdict in zip(places, verdicts, strict=True) if verdict.values]
         return rank_agreement([rewards[place] for place, _ in known], [value for _, value in known])
+
+
+def _verdicts(judge: StartedJudge, pairs: Sequence[Pair]) -> list[Verdict]:
+    return judge.verdicts(pairs) if judge.is_elsewhere else spread_over_ranks(pairs, judge.verdicts)
 
 
 def _tally(verdicts: Sequence[Verdict]) -> Tally:

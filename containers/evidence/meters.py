@@ -27,9 +27,12 @@ _TEXTS = {
     "completion_length": "the answers have {found} tokens, {limit}",
     "repeated_phrases_fraction": "{found} of the phrases of an answer repeat one before, {limit}",
     "identical_completions_fraction": "{found} of the answers equal another one to the same prompt, {limit}",
+    "reward_state_outlier_fraction": "{found} of the answers are unlike the start model's to the reward model, {limit}",
+    "padding_rise": "padding adds {found} to the reward of an answer, {limit}",
     "reward_disagreement": "the reward models disagree by {found}, {limit}",
     "kl": "the policy is {found} nats from the start model, {limit}",
 }
+_FRACTIONS = ("repeated_phrases_fraction", "identical_completions_fraction", "reward_state_outlier_fraction")
 # Of these the smallest start that a limit can be made from.
 _SMALLEST_DISAGREEMENT = 1e-6
 
@@ -64,10 +67,13 @@ def limits_of(
             high=mean + max(room, 1.0),
         )
     ]
-    for name in ("repeated_phrases_fraction", "identical_completions_fraction"):
+    for name in _FRACTIONS:
         if name in figures:
             start = figures[name]
             found.append(MeterLimit(name=name, start=start, high=start + _SHARE_OF_REST * (1 - start)))
+    if "padding_rise_spread" in figures:
+        start, room = figures["padding_rise"], _DEVIATIONS * figures["padding_rise_spread"]
+        found.append(MeterLimit(name="padding_rise", start=start, high=start + room))
     disagreement = figures.get("reward_disagreement", 0.0)
     if disagreement > _SMALLEST_DISAGREEMENT:
         high = _TIMES_AS_MUCH_DISAGREEMENT * disagreement

@@ -1,19 +1,59 @@
 """What is known of a policy while it trains: which step is trusted, every look, and what a resumed training needs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from containers.contracts.configs.parts.evidence import EvidenceSettings
-from containers.contracts.evidence import Consequence, Evidence, EvidenceLook, EvidencePoint
+from containers.contracts.evidence import Consequence, Evidence, EvidenceLook, EvidencePoint, MeterLimit
 from containers.contracts.outcome import Metric
-from containers.evidence.looks import Compared
+from containers.evidence.looks import Compared, Written
 from containers.evidence.meters import Meters
 from containers.evidence.trust import Trust, least_shown
 from containers.formatting import percent
 from containers.rollouts.generate import Completion
 
 _TIMES = {1: "once", 2: "twice"}
+
+
+@dataclass(frozen=True)
+class OpenLook:
+    """A look that is not decided yet; if its judge is one that no stage reaches, the checkpoint of its step has it.
+
+    Attributes:
+        limits: of the meters, if this step is trusted.
+    """
+
+    step: int
+    is_due: bool
+    is_last: bool
+    written: Written
+    limits: Mapping[str, MeterLimit]
+
+    def state(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "step": self.step,
+            "is_due": self.is_due,
+            "is_last": self.is_last,
+            "answers": _as_json(self.written.answers),
+            "point": self.written.point and self.written.point.model_dump(mode="json"),
+            "duration_s": self.written.duration_s,
+            "limits": [limit.model_dump(mode="json") for limit in self.limits.values()],
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> "OpenLook":
+        """Return it from its state."""
+        point = state["point"] and EvidencePoint.model_validate(state["point"])
+        limits = map(MeterLimit.model_validate, state["limits"])
+        return cls(
+            step=state["step"],
+            is_due=state["is_due"],
+            is_last=state["is_last"],
+            written=Written(_from_json(state["answers"]), point, state["duration_s"]),
+            limits={limit.name: limit for limit in limits},
+        )
 
 
 @dataclass
@@ -24,6 +64,7 @@ class Progress:
         judge: name of the judge that decides; empty: there is none.
         inside: without a judge: the newest step that was due while every meter was inside its limits.
         answers: of the trusted policy, on the held-out prompts.
+        open: a look that waits for its judge.
         ended_at: the step at which training was ended before its time.
     """
 
@@ -37,6 +78,7 @@ class Progress:
     looks: list[EvidenceLook] = field(default_factory=list)
     answers: list[Completion] = field(default_factory=list)
     waiting: str = ""
+    open: OpenLook | None = None
     ended_at: int | None = None
     ended_because: str = ""
     num_roll_backs: int = 0
@@ -117,7 +159,8 @@ class Progress:
             "start": self.start and self.start.model_dump(mode="json"),
             "agreement": self.agreement and self.agreement.model_dump(mode="json"),
             "looks": [look.model_dump(mode="json") for look in self.looks],
-            "answers": [[one.prompt_ids, one.completion_ids, one.text, one.ended] for one in self.answers],
+            "answers": _as_json(self.answers),
+            "open": self.open and self.open.state(),
             "waiting": self.waiting,
             "ended_at": self.ended_at,
             "ended_because": self.ended_because,
@@ -132,11 +175,18 @@ class Progress:
         self.start = state["start"] and EvidencePoint.model_validate(state["start"])
         self.agreement = state["agreement"] and Metric.model_validate(state["agreement"])
         self.looks = [EvidenceLook.model_validate(look) for look in state["looks"]]
-        self.answers = [
-            Completion(tuple(prompt), tuple(tokens), text, ended) for prompt, tokens, text, ended in state["answers"]
-        ]
+        self.answers = _from_json(state["answers"])
+        self.open = state["open"] and OpenLook.restored(state["open"])
         for name in ("inside", "waiting", "ended_at", "ended_because", "num_roll_backs", "duration_s"):
             setattr(self, name, state[name])
+
+
+def _as_json(answers: Sequence[Completion]) -> list[list[Any]]:
+    return [[list(one.prompt_ids), list(one.completion_ids), one.text, one.ended] for one in answers]
+
+
+def _from_json(answers: Sequence[Sequence[Any]]) -> list[Completion]:
+    return [Completion(tuple(prompt), tuple(tokens), text, ended) for prompt, tokens, text, ended in answers]
 
 
 def step_text(step: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from containers.contracts.configs.parts.evidence import num_held_out, steps_between_looks
 from containers.contracts.configs.parts.rewards import RewardModelTerm
@@ -17,10 +17,11 @@ from containers.distributed.ranks import own_rank
 from containers.evidence.callback import EvidenceCallback
 from containers.evidence.looks import HeldOut, LogRatios, NamedJudge, Write
 from containers.evidence.progress import Progress
+from containers.evidence.reward_model_meters import RewardModelMeters
 from containers.harness.context import StageContext
 from containers.judges.base import start_judge
 from containers.packing.logps import causal_of
-from containers.rewards.base import StartedTerm
+from containers.rewards.base import SeveralRewards, StartedTerm, StateReward
 from containers.rollouts.engines import Writing
 from containers.rollouts.generate import Completion, completion_logprobs, sampled_completions
 from containers.rollouts.prompts import PolicyPrompt, PolicyPrompts
@@ -125,7 +126,28 @@ def evidence_callback(
         else schedule.save_steps,
         exact_every=config.num_iterations,
         untrained=untrained,
+        reward_model=_reward_model_meters(rewards, seed=context.spec.seed),
     )
+
+
+def _reward_model_meters(rewards: Sequence[StartedTerm], *, seed: int) -> RewardModelMeters | None:
+    """Return the meters of the first reward model among the rewards."""
+    for one in rewards:
+        found = one.reward.members[0] if isinstance(one.reward, SeveralRewards) else one.reward
+        if isinstance(found, StateReward):
+            return RewardModelMeters(found, seed=seed)
+    return None
+
+
+class AwaitsJudge(TrainerCallback):  # type: ignore[misc]
+    """Ends the stage after the save of a step whose look waits for its judge; comes after all other callbacks."""
+
+    def __init__(self, evidence: EvidenceCallback) -> None:
+        self._evidence = evidence
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Raise JudgeAwaitedError if a look waits."""
+        self._evidence.after_save()
 
 
 def writer(tokenizer: Any, config: TrainPolicyConfig, writing: Writing, *, rows_at_a_time: int) -> Write:

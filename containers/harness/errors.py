@@ -4,7 +4,9 @@ StageError
 ├── BadConfigError              the configuration cannot work; nothing was spent
 ├── BadDataError                the data cannot be used: zero rows, unknown schema, too many malformed rows
 ├── MissingPrerequisiteError    something that the spec promises is not there: input, memory, GPU
-└── DivergedError               loss, gradient, reward or score is not finite
+├── DivergedError               loss, gradient, reward or score is not finite
+├── NoSignalError               the rewards tell nothing about what the policy writes
+└── JudgeAwaitedError           a judge that no stage reaches has yet to judge pairs; nothing is wrong
 """
 
 from containers.contracts.outcome import FailureKind
@@ -44,3 +46,9 @@ class NoSignalError(StageError):
     """The rewards tell nothing about what the policy writes, so training would teach it nothing."""
 
     kind = FailureKind.NO_SIGNAL
+
+
+class JudgeAwaitedError(StageError):
+    """Pairs wait in the work folder for a judge that no stage reaches; the stage goes on once it has judged."""
+
+    kind = FailureKind.AWAITS_JUDGE

@@ -78,7 +78,13 @@ class Verdict:
 
 
 class StartedJudge(ABC):
-    """Compares pairs, and says who it is."""
+    """Compares pairs, and says who it is.
+
+    Attributes:
+        is_elsewhere: no stage reaches it. It sees all pairs at once, and may raise JudgeAwaitedError.
+    """
+
+    is_elsewhere = False
 
     @abstractmethod
     def verdicts(self, pairs: Sequence[Pair]) -> list[Verdict]:

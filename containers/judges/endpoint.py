@@ -3,13 +3,18 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from containers.contracts.configs.parts.judge_question import judge_version
 from containers.contracts.configs.parts.judges import EndpointJudge
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import JUDGE_INPUT, VERDICTS_FILE
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.judges.base import Pair, StartedJudge
+from containers.judges.elsewhere import AskedElsewhere
 from containers.judges.orders import Choice, Chosen, JudgeOfOrders
 from containers.rewards.base import Rewarding
 
@@ -53,13 +58,23 @@ def read_choice(text: str) -> Chosen:
 
 
 def start(context: StageContext, config: Rewarding, judge: EndpointJudge) -> StartedJudge:
-    """Read the collected answers.
+    """Read the collected answers; while a policy trains, leave pairs and read the answers later.
 
     Raises:
         MissingPrerequisiteError: there are none, or they are damaged.
     """
     role = f"{JUDGE_INPUT}_{judge.name}"
-    path = context.input_path(role) / VERDICTS_FILE
+    if isinstance(config, TrainPolicyConfig):
+        text = _shown(f"{judge.model}, question {judge_version(judge.criteria)},")
+        return AskedElsewhere(context, name=judge.name, text=text, read=partial(_collected, judge, text=text))
+    return _collected(judge, context.input_path(role) / VERDICTS_FILE, text=_shown(context.input(role).origin))
+
+
+def _shown(model: str) -> str:
+    return f"the language model {model} at an address, both orders"
+
+
+def _collected(judge: EndpointJudge, path: Path, *, text: str) -> Collected:
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         written = {(int(line["place"]), bool(line["policy_first"])): _chosen(line) for line in lines}
@@ -67,7 +82,7 @@ def start(context: StageContext, config: Rewarding, judge: EndpointJudge) -> Sta
         raise MissingPrerequisiteError(
             f"The answers of judge {judge.name}, {path}, cannot be read: {error}."
         ) from error
-    return Collected(written, text=f"the language model {context.input(role).origin} at an address, both orders")
+    return Collected(written, text=text)
 
 
 def _chosen(line: Mapping[str, Any]) -> Chosen:

@@ -3,15 +3,19 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from containers.contracts.configs.parts.judges import PeopleJudge
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import JUDGE_INPUT, VERDICTS_FILE
 from containers.contracts.records import PeopleFigures
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.judges.base import Pair, Places, StartedJudge, Verdict
+from containers.judges.elsewhere import AskedElsewhere
 from containers.judges.orders import Chosen, verdict_in_one_order
 from containers.judges.rater_agreement import krippendorff_alpha
 from containers.rewards.base import Rewarding
@@ -82,12 +86,19 @@ def _same_share(values: Sequence[float]) -> float:
 
 
 def start(context: StageContext, config: Rewarding, judge: PeopleJudge) -> StartedJudge:
-    """Read what people chose.
+    """Read what people chose; while a policy trains, leave pairs and read the choices later.
 
     Raises:
         MissingPrerequisiteError: it is not there, or damaged.
     """
-    path = context.input_path(f"{JUDGE_INPUT}_{judge.name}") / VERDICTS_FILE
+    if isinstance(config, TrainPolicyConfig):
+        text = "1 person" if judge.num_people == 1 else f"{judge.num_people} people"
+        text = f"{text}, who saw each pair blind"
+        return AskedElsewhere(context, name=judge.name, text=text, read=partial(_chosen, judge))
+    return _chosen(judge, context.input_path(f"{JUDGE_INPUT}_{judge.name}") / VERDICTS_FILE)
+
+
+def _chosen(judge: PeopleJudge, path: Path) -> People:
     try:
         rows = [_row(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -25,7 +25,13 @@ from containers.report.champions import decision_outcome
 from containers.report.gates import GATE_STAGES, MESSAGE_LIMIT, gate_outcome
 from containers.report.inputs import ReportInputs
 
-_STATUS_TONES: dict[str, Tone] = {"ran": "good", "reused": "good", "failed": "bad", "skipped": "plain"}
+_STATUS_TONES: dict[str, Tone] = {
+    "ran": "good",
+    "reused": "good",
+    "failed": "bad",
+    "skipped": "plain",
+    "waits": "warn",
+}
 
 
 def stages_section(inputs: ReportInputs) -> Section:
@@ -116,6 +122,8 @@ def absence(inputs: ReportInputs, stage: StageName) -> str:
         return f"{stage} failed"
     if record is not None and record.status == "skipped":
         return one_line(record.message, MESSAGE_LIMIT) or f"{stage} was skipped"
+    if record is not None and record.status == "waits":
+        return f"{stage} waits for its judge"
     if record is not None:
         return f"{stage} left no readable figures"
     return _why_not_started(inputs, stage)
@@ -168,7 +176,7 @@ def ends_early_as_asked(inputs: ReportInputs) -> bool:
 
 
 def _status(inputs: ReportInputs, record: StageRecord) -> Text:
-    why = record.message if record.status in ("failed", "skipped") else ""
+    why = record.message if record.status in ("failed", "skipped", "waits") else ""
     note = "; ".join(part for part in (why, stage_note(inputs, record)) if part)
     return Text(record.status, sub=note, tone=_STATUS_TONES[record.status])
 

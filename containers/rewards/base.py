@@ -7,7 +7,7 @@ registry names it.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
@@ -45,6 +45,10 @@ class Answered:
     def of(cls, prompt: PolicyPrompt, completion: Completion, *, opening: str) -> "Answered":
         """Return the prompt with that completion."""
         return cls(prompt.conversation, completion, opening, prompt.answer, prompt.columns, prompt.other_answers)
+
+    def saying(self, text: str) -> "Answered":
+        """Return the same prompt with another text as its completion, which has no tokens of its own."""
+        return replace(self, completion=replace(self.completion, text=text))
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -91,6 +95,22 @@ class Reward(ABC):
 
     def close(self) -> None:  # noqa: B027 - it need not
         """End what this reward started."""
+
+
+class StateReward(Reward):
+    """A reward by a model's score, which is computed from one state of the model for each conversation."""
+
+    @abstractmethod
+    def fits(self, answered: Answered) -> bool:
+        """Whether the model can score the whole conversation."""
+
+    @abstractmethod
+    def scored(self, answered: Sequence[Answered]) -> list[float]:
+        """Return the score of each completion."""
+
+    @abstractmethod
+    def states(self, answered: Sequence[Answered]) -> Any:
+        """Return the states to which the score head is applied: a tensor [N, hidden], float32 on the CPU."""
 
 
 class SeveralRewards(Reward):

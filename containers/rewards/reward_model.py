@@ -21,7 +21,7 @@ from containers.evals.score_statistics import normalisation_of, normalised
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import load_reward_model, load_tokenizer, position_limit, reward_model_folder
-from containers.rewards.base import Answered, Reward, Rewarding, SeveralRewards, Value
+from containers.rewards.base import Answered, Reward, Rewarding, SeveralRewards, StateReward, Value
 from containers.rollouts.prompt_templates import note_reward_model_template
 from containers.rollouts.prompts import PolicyPrompts, check_lengths
 from containers.scoring.scorer import RewardScorer, score_head_sha256
@@ -29,7 +29,7 @@ from containers.scoring.scorer import RewardScorer, score_head_sha256
 _REWARD_MODEL_USED_FILE = "reward_model_used.json"
 
 
-class ModelReward(Reward):
+class ModelReward(StateReward):
     """Reward from a reward model's score of the whole conversation.
 
     Args:
@@ -54,9 +54,15 @@ class ModelReward(Reward):
 
     def scored(self, answered: Sequence[Answered]) -> list[float]:
         """Return the score of each completion; raises the errors of the scorer's `score_written`."""
-        answers = [{"role": "assistant", "content": one.text} for one in answered]
-        whole = [[*one.conversation, answer] for one, answer in zip(answered, answers, strict=True)]
-        return self.scores(whole)
+        return self.scores([_whole(one) for one in answered])
+
+    def fits(self, answered: Answered) -> bool:
+        """Whether the model can score the whole conversation."""
+        return self._scorer.fits(_whole(answered))
+
+    def states(self, answered: Sequence[Answered]) -> torch.Tensor:
+        """Return the states to which the score head is applied: [N, hidden], float32 on the CPU."""
+        return self._scorer.states([_whole(one) for one in answered])
 
     def rewards(self, values: Sequence[float]) -> list[float]:
         """Return the scores, or their distances above the mean in standard deviations."""
@@ -86,6 +92,10 @@ class ModelReward(Reward):
         if self._role == "reward_model":
             text = json.dumps({"digest": item.digest, "score_head_sha256": head}, indent=2)
             (context.output / _REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")
+
+
+def _whole(one: Answered) -> list[Mapping[str, str]]:
+    return [*one.conversation, {"role": "assistant", "content": one.text}]
 
 
 class SeveralModels(SeveralRewards):

@@ -114,8 +114,24 @@ class RewardScorer:
         A policy may spell such a token letter by letter, and no user can remove it from the text. So the model reads
         the letters.
         """
+        return self.score_tokens(self._written(conversations))
+
+    def states(self, conversations: Sequence[Conversation]) -> Tensor:
+        """Return what the score head is applied to, for conversations that a policy wrote: [N, hidden], float32 on CPU.
+
+        Raises the errors of `score_written`.
+        """
+        made = self._written(conversations)
+        sequences = [self._without_padding(ids, number=number) for number, ids in enumerate(made, start=1)]
+        require_rows(self._classifier, self.tokenizer, sequences)
+        found = torch.zeros(len(sequences), self._classifier.config.get_text_config().hidden_size)
+        for batch in self._batches(sequences):
+            found[batch] = self._last_states([sequences[place] for place in batch]).cpu()
+        return found
+
+    def _written(self, conversations: Sequence[Conversation]) -> list[list[int]]:
         made = self.tokenize_all(conversations)
-        return self.score_tokens([spelled_out(self.tokenizer, ids, num_rows=self.num_rows) for ids in made])
+        return [spelled_out(self.tokenizer, ids, num_rows=self.num_rows) for ids in made]
 
     def score_tokens(self, token_ids: Sequence[Sequence[int]]) -> list[float]:
         """Return one score per token sequence, in order; raises the errors of `score`."""
@@ -171,11 +187,15 @@ class RewardScorer:
 
     def _padded(self, sequences: Sequence[list[int]]) -> list[float]:
         scores = [math.nan] * len(sequences)
-        lengths = [len(tokens) for tokens in sequences]
-        for batch in length_batches(lengths, max_items=self.batch_size, max_tokens=self.batch_tokens):
+        for batch in self._batches(sequences):
             for index, score in zip(batch, self._forward([sequences[place] for place in batch]), strict=True):
                 scores[index] = score
         return scores
+
+    def _batches(self, sequences: Sequence[list[int]]) -> list[list[int]]:
+        """Return the places of the sequences in batches, the longest first."""
+        lengths = [len(tokens) for tokens in sequences]
+        return list(length_batches(lengths, max_items=self.batch_size, max_tokens=self.batch_tokens))
 
     def _without_padding(self, ids: Sequence[int], *, number: int) -> list[int]:
         tokens = [int(token) for token in ids]
@@ -190,9 +210,15 @@ class RewardScorer:
             )
         return tokens
 
-    @torch.no_grad()
     def _forward(self, sequences: Sequence[list[int]]) -> list[float]:
         """Return [B] scores of B sequences, the longest first."""
+        head = score_head_weight(self._classifier).detach().float()
+        scores: list[float] = (self._last_states(sequences) @ head.T).squeeze(-1).tolist()
+        return scores
+
+    @torch.no_grad()
+    def _last_states(self, sequences: Sequence[list[int]]) -> Tensor:
+        """Return [B, hidden] in float32: the state at the last token of B sequences, the longest first."""
         device = self._classifier.device
         width = len(sequences[0])
         padded = [tokens + [self._pad_token_id] * (width - len(tokens)) for tokens in sequences]
@@ -200,9 +226,7 @@ class RewardScorer:
         last = torch.tensor([len(tokens) - 1 for tokens in sequences], device=device)
         trunk: Any = getattr(self._classifier, self._classifier.base_model_prefix)
         hidden: Tensor = trunk(input_ids=input_ids, use_cache=False).last_hidden_state
-        final = hidden[torch.arange(len(sequences), device=device), last].float()
-        scores: list[float] = (final @ score_head_weight(self._classifier).float().T).squeeze(-1).tolist()
-        return scores
+        return hidden[torch.arange(len(sequences), device=device), last].float()
 
     def _refuse_non_finite(self, scores: Sequence[float]) -> None:
         bad = [index for index, score in enumerate(scores, start=1) if not math.isfinite(score)]

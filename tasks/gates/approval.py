@@ -18,6 +18,7 @@ from tasks.gates.notice import notify
 from tasks.gates.text import waiting_text
 from tasks.prefect_sync.api import PrefectApi, present_flow_run
 from tasks.prefect_sync.artifacts import show_blocks
+from tasks.prefect_sync.forms import can_be_suspended
 from tasks.run.state import PipelineRun
 from tasks.store.decisions import AlreadyDecidedError, DamagedDecisionError, Decisions, Question, decision_key
 
@@ -121,7 +122,7 @@ def _question(run: PipelineRun, verdict: GateVerdict, gate: ApprovalSettings, de
         mlflow_run_id=run.mlflow_run_id,
         prefect_api_url=PrefectApi().url if flow_run else "",
         prefect_url=run.prefect_url,
-        flow_run_id=str(flow_run.id) if flow_run and form.can_be_suspended(flow_run) else "",
+        flow_run_id=str(flow_run.id) if flow_run and can_be_suspended(flow_run) else "",
     )
     before = decisions.asked_before(question)
     if before is None:

@@ -1,27 +1,19 @@
-"""The form in which Prefect asks a person about a gate: a suspended flow run, resumed with the answer.
-
-The run's process ends while it waits. After the answer Prefect starts the run again; its stages find their artifacts.
-"""
+"""The form in which Prefect asks a person about a gate."""
 
 import logging
-import math
 from datetime import UTC, datetime
-from http import HTTPStatus
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, FlowRunInput
-from prefect.exceptions import PrefectHTTPStatusError
-from prefect.flow_runs import resume_flow_run, suspend_flow_run
-from prefect.input import Keyset, RunInput, keyset_from_paused_state
-from prefect.states import Suspended
+from prefect.flow_runs import resume_flow_run
 from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from containers.contracts.records import GateDecision
 from tasks.gates.text import form_markdown, problem_with
 from tasks.prefect_sync.api import PrefectApi, PrefectAwayError
+from tasks.prefect_sync.forms import RESPONSE, Form, form_inputs, number_of_next_form, suspend_with
 from tasks.store.decisions import Question
 
 logger = logging.getLogger(__name__)
@@ -30,7 +22,6 @@ ORIGIN = "form in Prefect"
 _OUTCOMES = {"approve": "approved", "waive": "waived", "reject": "rejected"}
 _WORDS = {outcome: word for word, outcome in _OUTCOMES.items()}
 _SHORTEST_REASON = 3
-_MAX_INPUTS = 200
 
 
 _By = Annotated[
@@ -44,20 +35,7 @@ _REJECTION_HAS_A_REASON: JsonDict = {
 }
 
 
-class _Form(RunInput):
-    """A form that is saved before the run is suspended, so that a suspended run always has one."""
-
-    @classmethod
-    def save(cls, keyset: Keyset, flow_run_id: UUID | None = None) -> None:
-        """Save the form with the run. Once the run is suspended, Prefect does so again, and finds it there."""
-        try:
-            super().save(keyset, flow_run_id=flow_run_id)
-        except PrefectHTTPStatusError as error:
-            if error.response.status_code != HTTPStatus.CONFLICT:
-                raise
-
-
-class ModelThatPassed(_Form):
+class ModelThatPassed(Form):
     """The answer about a model that met every rule."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=_REJECTION_HAS_A_REASON)
@@ -69,7 +47,7 @@ class ModelThatPassed(_Form):
     by: _By
 
 
-class ModelThatMissed(_Form):
+class ModelThatMissed(Form):
     """The answer about a model that missed a rule."""
 
     decision: Literal["waive", "reject"] = Field(
@@ -83,11 +61,6 @@ class ModelThatMissed(_Form):
         description="Why the run goes on, or why it ends",
     )
     by: _By
-
-
-def can_be_suspended(flow_run: FlowRun | None) -> bool:
-    """Whether Prefect can start the run again after an answer: it needs a deployment, and no parent."""
-    return flow_run is not None and flow_run.deployment_id is not None and flow_run.parent_task_run_id is None
 
 
 def answer_in_prefect(question: Question) -> tuple[GateDecision | None, str]:
@@ -112,19 +85,14 @@ def suspend(question: Question, *, refused: str = "") -> str:
         Pause: the run is suspended; Prefect's engine takes over.
     """
     form = ModelThatPassed if question.verdict.passed else ModelThatMissed
-    left_s = question.seconds_left()
     try:
-        # Prefect loses its own count of a question's forms when a run is retried.
-        num_forms = sum(item.key.endswith("-schema") for item in _inputs(question))
-        pause = f"{_pause_prefix(question)}{num_forms + 1}"
+        pause = f"{_pause_prefix(question)}{number_of_next_form(question.flow_run_id, _pause_prefix(question))}"
         # Prefect reads the description from the class that it is given.
         shown = form.with_initial_data(description=form_markdown(question, refused=refused))
-        shown.save(keyset_from_paused_state(Suspended(pause_key=pause)), UUID(question.flow_run_id))
-        suspend_flow_run(wait_for_input=shown, key=pause, timeout=None if left_s is None else max(1, math.ceil(left_s)))
     except Exception as error:
         logger.warning("The run could not be suspended: %s", error)
         return f"Prefect could not suspend the run ({type(error).__name__}: {error})."
-    return "Prefect treats the question as answered, but has no answer."
+    return suspend_with(shown, flow_run_id=question.flow_run_id, pause=pause, left_s=question.seconds_left())
 
 
 def resume(question: Question, decision: GateDecision, api: PrefectApi) -> str:
@@ -163,21 +131,9 @@ def _page(question: Question) -> str:
 
 def _answers(question: Question) -> list[GateDecision]:
     """Answers that people gave in Prefect, the oldest first; a form may have been resumed without an answer."""
-    answers = [
-        item for item in _inputs(question) if item.key.endswith("-response") and isinstance(item.decoded_value, dict)
-    ]
-    return [_decision(item, question) for item in sorted(answers, key=lambda item: str(item.created))]
-
-
-def _inputs(question: Question) -> list[FlowRunInput]:
-    """Forms and answers of that question that Prefect stores."""
-    with get_client(sync_client=True) as client:
-        return client.filter_flow_run_input(
-            flow_run_id=UUID(question.flow_run_id),
-            key_prefix=f"suspended-{_pause_prefix(question)}",
-            limit=_MAX_INPUTS,
-            exclude_keys=set(),
-        )
+    inputs = form_inputs(question.flow_run_id, _pause_prefix(question))
+    answers = [item for item in inputs if item.key.endswith(RESPONSE) and isinstance(item.decoded_value, dict)]
+    return [_decision(item, question) for item in answers]
 
 
 def _decision(answer: FlowRunInput, question: Question) -> GateDecision:

@@ -3,10 +3,11 @@
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pyarrow.parquet as pq
 from pydantic import Field
@@ -16,7 +17,7 @@ from containers.contracts.configs.parts.judges import PeopleJudge
 from containers.contracts.digests import file_sha256, write_atomically
 from containers.contracts.names import JUDGE_INPUT, SAMPLED_FILE, VERDICTS_FILE
 from containers.contracts.records import Message
-from containers.contracts.spec import ArtifactRef, StageInput
+from containers.contracts.spec import StageInput
 from tasks.config.gates import PersonAwaitedError
 from tasks.sources.errors import SourceNotFoundError
 
@@ -28,7 +29,31 @@ PairChoice = Literal["first", "second", "tie"]
 
 
 class PeopleWaitedForError(PersonAwaitedError):
-    """People have yet to judge pairs; the run goes on when it is started again after that."""
+    """People have yet to judge pairs; the run goes on when it is started again after that.
+
+    Args:
+        waiting: the questions.
+        refused: why some of what people said in Prefect was not taken.
+    """
+
+    def __init__(self, text: str, waiting: Sequence["PeopleChoices"], *, refused: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.waiting = tuple(waiting)
+        self.refused = tuple(refused)
+
+
+class Pairs(Protocol):
+    """Pairs of completions that lie in a folder, in sampled.parquet: an artifact, or what a training left."""
+
+    @property
+    def path(self) -> str:
+        """The folder."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Of the texts."""
+        ...
 
 
 class PairQuestion(Frozen):
@@ -40,7 +65,7 @@ class PairQuestion(Frozen):
     judge: str
     run_name: str
     output_dir: str
-    completions: str = Field(description="The artifact of sample_completions")
+    completions: str = Field(description="The folder that has the pairs")
     num_people: int
     places: tuple[int, ...] = Field(description="Pairs to judge, of all pairs of that artifact")
     command: str = Field("", description="How the run goes on")
@@ -92,6 +117,11 @@ class PeopleChoices:
         known = self.of(person)
         places = [place for place in self.question.places if place not in known]
         return sorted(places, key=lambda place: _drawn(self.folder.name, person, place, "order"))
+
+    def next_places(self, number: int) -> list[int]:
+        """Return the pairs that the fewest people have judged, at most so many; for one whose name is not known yet."""
+        judged = Counter(place for person in self.people for place in self.of(person))
+        return sorted(self.question.places, key=lambda place: (judged[place], place))[:number]
 
     def shown(self, person: str, place: int) -> ShownPair:
         """Return the pair as this person sees it; which answer comes first is drawn."""
@@ -147,6 +177,13 @@ class PeopleChoices:
         write_atomically(file, "".join(f"{choice.model_dump_json()}\n" for choice in choices))
         return file
 
+    def without_names(self) -> str:
+        """Return the choices of all people as lines, with numbers for names: this copy outlives a `--delete`."""
+        rows = [json.loads(line) for line in self.together().read_text(encoding="utf-8").splitlines()]
+        number = {name: str(place) for place, name in enumerate(self.people, start=1)}
+        kept = ({**row, "by": number[row["by"]], "at": ""} for row in rows)
+        return "".join(f"{json.dumps(row)}\n" for row in kept)
+
     def _file(self, person: str) -> Path:
         return self.folder / f"{_CHOICES_OF}{person}.jsonl"
 
@@ -158,9 +195,18 @@ def people_of_run(verdicts: Path, *, run_name: str, output_dir: Path) -> list[Pe
     return sorted(own, key=lambda item: (item.folder / _QUESTION_FILE).stat().st_mtime, reverse=True)
 
 
+def how_to_judge(command: str) -> str:
+    """Return what people do, in two sentences.
+
+    Args:
+        command: how the run goes on.
+    """
+    return f"Give `rlhf judge --by NAME` the same -c, --set and --profile as the run. Then go on with: {command}"
+
+
 def ask_people(
     judge: PeopleJudge,
-    completions: ArtifactRef,
+    completions: Pairs,
     verdicts: Path,
     *,
     run_name: str,
@@ -188,7 +234,7 @@ def ask_people(
     return PeopleChoices(folder)
 
 
-def peoples_input(judge: PeopleJudge, completions: ArtifactRef, verdicts: Path, *, seed: int) -> StageInput:
+def peoples_input(judge: PeopleJudge, completions: Pairs, verdicts: Path, *, seed: int) -> StageInput:
     """The input of evaluate_policy with what people chose.
 
     Raises:
@@ -205,7 +251,7 @@ def peoples_input(judge: PeopleJudge, completions: ArtifactRef, verdicts: Path, 
     return StageInput(name=f"{JUDGE_INPUT}_{judge.name}", path=str(folder), digest=digest, origin="people")
 
 
-def _folder(judge: PeopleJudge, completions: ArtifactRef, verdicts: Path, *, seed: int) -> Path:
+def _folder(judge: PeopleJudge, completions: Pairs, verdicts: Path, *, seed: int) -> Path:
     text = json.dumps([completions.digest, judge.name, judge.num_pairs, seed])
     return verdicts / PEOPLE_FOLDER / hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -14,8 +14,9 @@ from containers.contracts.configs.parts.judge_question import judge_question, ju
 from containers.contracts.configs.parts.judges import EndpointJudge
 from containers.contracts.digests import file_sha256
 from containers.contracts.names import JUDGE_INPUT, SAMPLED_FILE, VERDICTS_FILE
-from containers.contracts.spec import ArtifactRef, StageInput
+from containers.contracts.spec import StageInput
 from tasks.judges.endpoint import Endpoint, EndpointDownError, EndpointError, judge_key
+from tasks.judges.people import Pairs
 from tasks.sources.errors import SourceNotFoundError, UnusableSourceError
 from tasks.store.lock import sole_worker
 
@@ -25,7 +26,7 @@ VERDICTS_FOLDER = "verdicts"
 _MOST_FAILURES = 8
 
 
-def known_verdicts(judge: EndpointJudge, completions: ArtifactRef, folder: Path) -> StageInput:
+def known_verdicts(judge: EndpointJudge, completions: Pairs, folder: Path) -> StageInput:
     """The same input, if the judge has been asked about every pair; asks nothing.
 
     Raises:
@@ -38,9 +39,7 @@ def known_verdicts(judge: EndpointJudge, completions: ArtifactRef, folder: Path)
     return _input(judge, file)
 
 
-def collected(
-    judge: EndpointJudge, completions: ArtifactRef, folder: Path, *, say: Callable[[str], None]
-) -> StageInput:
+def collected(judge: EndpointJudge, completions: Pairs, folder: Path, *, say: Callable[[str], None]) -> StageInput:
     """The input of evaluate_policy with what the judge wrote about each pair in both orders.
 
     What was collected before is not asked again.
@@ -58,7 +57,7 @@ def collected(
         return _input(judge, file)
 
 
-def _complete(judge: EndpointJudge, completions: ArtifactRef, file: Path, *, say: Callable[[str], None]) -> None:
+def _complete(judge: EndpointJudge, completions: Pairs, file: Path, *, say: Callable[[str], None]) -> None:
     """Ask what is not answered yet, and bring the file in order."""
     _in_order(file)  # without a line that a break cut off
     known = {_identity(line) for line in _lines(file)}
@@ -82,7 +81,7 @@ def _input(judge: EndpointJudge, file: Path) -> StageInput:
     return StageInput(name=f"{JUDGE_INPUT}_{judge.name}", path=str(file.parent), digest=digest, origin=origin)
 
 
-def _key(judge: EndpointJudge, completions: ArtifactRef) -> str:
+def _key(judge: EndpointJudge, completions: Pairs) -> str:
     text = json.dumps([completions.digest, judge.model, judge.max_tokens, judge_version(judge.criteria)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

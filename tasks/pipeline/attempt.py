@@ -199,6 +199,10 @@ def _failed(
     run: PipelineRun, spec: StageSpec, failure: StageFailure, *, mlflow_run: str, may_pass: bool
 ) -> AttemptFailedError:
     folder, _ = _folders(run, spec)
+    if failure.kind is FailureKind.AWAITS_JUDGE:
+        run.tracking.set_tags(mlflow_run, {"rlhf.waits": failure.message})
+        run.tracking.finish_stage(mlflow_run, succeeded=True)
+        return AttemptFailedError(failure, log=folder / STAGE_LOG_FILE, mlflow_run=mlflow_run, may_pass=False)
     keep_evidence(folder, failure)
     run.tracking.log_file(mlflow_run, folder / FAILURE_FILE)
     told = without_secrets("\n".join((failure.message, "", *failure.evidence)))

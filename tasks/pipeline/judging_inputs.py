@@ -10,10 +10,11 @@ from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.run import RunConfig
 from tasks.config.sources import model_source
 from tasks.display import current_display
-from tasks.judges.people import PeopleWaitedForError, ask_people, peoples_input
+from tasks.judges.people import PeopleChoices, PeopleWaitedForError, ask_people, how_to_judge, peoples_input
 from tasks.judges.verdicts import VERDICTS_FOLDER, collected, known_verdicts
 from tasks.pipeline.further_reward_models import certificate_file, further_model_inputs
 from tasks.pipeline.inputs import model_input
+from tasks.pipeline.pairs_form import take_choices
 from tasks.pipeline.reward_models import known_reward_model, named_reward_model
 
 
@@ -88,7 +89,8 @@ def demand_people(run: RunConfig, completions: ArtifactRef, *, command: str) -> 
         PeopleWaitedForError: some have yet to.
     """
     folder = run.store_dir.absolute() / VERDICTS_FOLDER
-    waiting = []
+    waiting: list[PeopleChoices] = []
+    refused: list[str] = []
     for judge in run.people_judges:
         choices = ask_people(
             judge,
@@ -99,13 +101,13 @@ def demand_people(run: RunConfig, completions: ArtifactRef, *, command: str) -> 
             seed=run.run.seed,
             command=command,
         )
+        refused += take_choices(choices)
         if not choices.is_enough:
-            waiting.append(choices.state_text())
+            waiting.append(choices)
     if waiting:
-        lines = "\n".join(f"  {line}" for line in waiting)
+        lines = "\n".join(f"  {choices.state_text()}" for choices in waiting)
         raise PeopleWaitedForError(
-            f"People judge the policy, and have yet to:\n{lines}\nGive `rlhf judge --by NAME` the same -c, --set and "
-            f"--profile as the run. Then go on with: {command}"
+            f"People judge the policy, and have yet to:\n{lines}\n{how_to_judge(command)}", waiting, refused=refused
         )
 
 

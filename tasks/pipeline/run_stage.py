@@ -10,6 +10,7 @@ from containers.contracts.digests import read_manifest
 from containers.contracts.identity import config_profile, stage_batch
 from containers.contracts.manifest import Manifest
 from containers.contracts.names import StageName
+from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
 from containers.launch.base import GpuUnavailableError
@@ -17,10 +18,12 @@ from containers.launch.collect import find_artifact, replace_artifact
 from containers.launch.ladder import Shape, shape_after
 from containers.report.stages import failure_section
 from tasks.display import current_display
+from tasks.judges.people import PeopleWaitedForError
 from tasks.pipeline.attempt import attempt_not_started, attempt_stage, run_logger
-from tasks.pipeline.failure import AttemptFailedError, Patience, StageFailedError, furthest_step
+from tasks.pipeline.failure import STAGE_LOG_FILE, AttemptFailedError, Patience, StageFailedError, furthest_step
 from tasks.pipeline.gpu_turn import gpu_turn, on_gpus
 from tasks.pipeline.ladder import StageLadder, shape_text
+from tasks.pipeline.left_pairs import judge_left_pairs, left_pairs
 from tasks.pipeline.lookup import asked_of
 from tasks.pipeline.reap import processes_to_take_over
 from tasks.pipeline.stages import BY_NAME, required_config
@@ -28,6 +31,7 @@ from tasks.prefect_sync.artifacts import prefect_link, show_blocks, tell_asset
 from tasks.run.provenance import find_maker, reused_note
 from tasks.run.runtime import required_contract
 from tasks.run.state import PipelineRun
+from tasks.sources.errors import SourceError
 from tasks.store.history import StageMemory, why_it_runs
 from tasks.store.lock import sole_worker
 
@@ -129,9 +133,14 @@ def _made(
         attempts += 1
         spec = _spec(run, shape_after(planned, ladder.fallbacks), inputs, memory=memory, fallbacks=ladder.fallbacks)
         step_before = furthest_step(run.work_folder(stage, key))
+        _have_judged(run, spec, say=say)
         try:
             return _attempted(run, spec, why=f"{why}; {shape_text(spec.ladder)}" if spec.ladder else why, say=say)
         except AttemptFailedError as error:
+            waits = error.failure.kind is FailureKind.AWAITS_JUDGE and any(left_pairs(run.work_folder(stage, key)))
+            if waits and not run.should_stop():
+                why = "its judge has judged"
+                continue
             progressed = furthest_step(run.work_folder(stage, key)) > step_before
             fallback = None if run.should_stop() else ladder.climb(error.failure, attempt=spec.attempt)
             wait_s = 0.0 if fallback else patience.wait_before_next(error, progressed=progressed)
@@ -143,6 +152,29 @@ def _made(
             run_logger().warning("%s: %s %s", stage, text, error.failure.message)
             current_display().say(f"{stage}: {text}", is_logged=True)
             _wait(run, wait_s)
+
+
+def _have_judged(run: PipelineRun, spec: StageSpec, *, say: Callable[[str], None]) -> None:
+    """Have judges that no stage reaches judge what an earlier attempt left for them.
+
+    Raises:
+        PeopleWaitedForError: people have yet to judge.
+        StageFailedError: a judge is down.
+    """
+    work_folder = run.work_folder(spec.stage, spec.key)
+    try:
+        judge_left_pairs(run, spec.config, work_folder, say=say)
+    except PeopleWaitedForError as error:
+        told = str(error).partition("\n")[0]
+        _end(run, StageRecord(stage=spec.stage, status="waits", key=spec.key, attempts=spec.attempt - 1, message=told))
+        raise
+    except SourceError as error:
+        failure = StageFailure(
+            stage=spec.stage, key=spec.key, kind=FailureKind.MISSING_PREREQUISITE, message=str(error)
+        )
+        log = run.attempt_folder(spec.stage, spec.key, attempt=max(1, spec.attempt - 1)) / STAGE_LOG_FILE
+        failed = AttemptFailedError(failure, log=log, mlflow_run="", may_pass=False)
+        raise _gave_up(run, spec, failed, attempts=1, not_tried=()) from error
 
 
 def _attempted(

@@ -10,6 +10,7 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.context import TaskRunContext
 
 from containers.contracts.names import StageName
+from tasks.config.gates import PersonAwaitedError
 from tasks.run.state import PipelineRun
 
 P = ParamSpec("P")
@@ -35,14 +36,27 @@ class StageTask(Generic[P, R]):
         )(self._with_state())
 
     def __call__(self, run: PipelineRun, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function as a task of Prefect; return its result."""
+        """Run the function as a task of Prefect; return its result.
+
+        Raises:
+            PersonAwaitedError: a person must do something first; the task ends in state `Waiting`.
+        """
         returned = cast("Any", self._task)(run, *args, **kwargs)
-        return cast("R", returned.result() if isinstance(returned, State) else returned)
+        result = returned.result() if isinstance(returned, State) else returned
+        if isinstance(result, PersonAwaitedError):
+            raise result
+        return cast("R", result)
 
     def _with_state(self) -> Callable[..., R | State[R]]:
         @functools.wraps(self.fn)
         def call(run: PipelineRun, *args: P.args, **kwargs: P.kwargs) -> R | State[R]:
-            made = self.fn(run, *args, **kwargs)
+            try:
+                made = self.fn(run, *args, **kwargs)
+            except PersonAwaitedError as error:
+                if TaskRunContext.get() is None:
+                    raise
+                # Neither a success nor a failure; `__call__` raises it again.
+                return State(type=StateType.COMPLETED, name="Waiting", message=str(error), data=cast("R", error))
             record = run.record_of(self.stage)
             if record is None or record.status != "reused" or TaskRunContext.get() is None:
                 return made

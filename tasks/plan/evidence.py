@@ -3,6 +3,7 @@
 import math
 
 from containers.contracts.configs.parts.evidence import num_held_out, steps_between_looks
+from containers.contracts.configs.parts.judges import PeopleJudge
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.schedule import ResolvedSchedule
 from tasks.plan import estimates
@@ -61,9 +62,16 @@ def looks_work(
     return num_looks, found
 
 
-def looks_figure(num_looks: int, looks: Work, training: Work | None) -> tuple[Figure, ...]:
-    """The number of looks, and their share of the time; none without a look."""
+def looks_figure(context: PlanContext, num_looks: int, looks: Work, training: Work | None) -> tuple[Figure, ...]:
+    """The number of looks with their share of the time, and what people judge meanwhile; none without a look."""
     if not num_looks or training is None:
         return ()
     share = looks.seconds / (looks.seconds + training.seconds)
-    return (Figure("looks", num_looks, "looks", "estimated", f"at most {share:.1%} of the time"),)
+    found = Figure("looks", num_looks, "looks", "estimated", f"at most {share:.1%} of the time")
+    settings, decides = context.config.train_policy.evidence, context.config.judges_of_evidence[0]
+    if settings is None or not isinstance(decides, PeopleJudge):
+        return (found,)
+    each = settings.num_pairs * num_looks
+    note = f"for each of {decides.num_people}: " if decides.num_people > 1 else ""
+    note += f"{settings.num_pairs} at a look, at most {2 * each:,} in all; the run waits each time"
+    return (found, Figure("people_judge", each, "pairs", "estimated", note))

@@ -115,7 +115,7 @@ def plan_train_policy(context: PlanContext) -> StagePlan:
         beside = policy_memory(context, config, batch, load)
         work = policy_work(context, load, batch, schedule, completions=written, head=head)
         num_looks, looks = looks_work(context, load, batch, schedule)
-        figures += looks_figure(num_looks, looks, work)
+        figures += looks_figure(context, num_looks, looks, work)
         work = None if work is None else work + looks
     return _training_plan(
         context,

@@ -164,7 +164,10 @@ class PipelineRun:
         if any(check.verdict == "failure" for check in self.checks):
             failed = StageName.CHECK_SYSTEM
         closed = next((gate.closed_because for gate in self.gates if not gate.opens), None)
-        reason = f"{failed} failed" if failed else closed or "the run did not come this far"
+        waits = next(
+            (f"{record.stage} waits for its judge" for record in self.records if record.status == "waits"), None
+        )
+        reason = f"{failed} failed" if failed else closed or waits or "the run did not come this far"
         return StageRecord(stage=stage, status="skipped", message=reason)
 
 

@@ -43,7 +43,9 @@ class EvidenceSettings(Frozen):
     )
     judge: Name | None = Field(
         None,
-        description="The one of evaluate_policy.judges that decides; null: the first that needs no language model",
+        description="The one of evaluate_policy.judges that decides; null: the first that needs neither a language "
+        "model nor people. For people, or one behind an address, the training saves its state and ends at each look, "
+        "and goes on once they have judged",
     )
     num_prompts: Annotated[Rows, Field(ge=FEWEST_PROMPTS)] | None = Field(
         None, description="Prompts that train nothing, and only serve the looks; null: a tenth, at most 128"
@@ -147,18 +149,22 @@ def evidence_contradictions(
             "is filled in by the run from evaluate_policy.judges. Name them there, and leave it out here.",
         )
     named = next((judge for judge in judges if judge.name == settings.judge), None)
-    if isinstance(named, EndpointJudge):
-        yield "judge", f"{named.name} is behind an address, which a stage cannot reach. Name another judge."
-    elif isinstance(named, PeopleJudge):
-        yield "judge", f"{named.name} are people, for whom no training waits. Name another judge."
-    elif named is not None and any(same_judge(named, reward) for reward in rewards):
+    if named is not None and any(same_judge(named, reward) for reward in rewards):
         yield "judge", f"{named.name} is one of the rewards that train the policy. Name a judge that is not."
-    if settings.minimum_rank_agreement is not None and not evidence_judges(settings, judges, rewards):
-        yield (
-            "minimum_rank_agreement",
-            "compares the reward with a judge, and no judge looks while the policy trains. Name one in "
-            "evaluate_policy.judges, or leave it out.",
-        )
+    if settings.minimum_rank_agreement is not None:
+        looking = evidence_judges(settings, judges, rewards)
+        if not looking:
+            yield (
+                "minimum_rank_agreement",
+                "compares the reward with a judge, and no judge looks while the policy trains. Name one in "
+                "evaluate_policy.judges, or leave it out.",
+            )
+        elif isinstance(looking[0], LanguageModelJudge | EndpointJudge | PeopleJudge):
+            yield (
+                "minimum_rank_agreement",
+                f"compares the reward with values, and {looking[0].name} compares pairs. Name another judge, or leave "
+                "it out.",
+            )
     if settings.on_no_gain == "roll_back" and not beta:
         yield (
             "on_no_gain",

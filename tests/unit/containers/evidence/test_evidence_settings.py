@@ -11,12 +11,13 @@ from containers.contracts.configs.parts.evidence import (
     num_held_out,
     steps_between_looks,
 )
-from containers.contracts.configs.parts.judges import EndpointJudge, LanguageModelJudge, OtherRewardModel
+from containers.contracts.configs.parts.judges import EndpointJudge, LanguageModelJudge, OtherRewardModel, PeopleJudge
 from containers.contracts.configs.parts.rewards import ExactTerm, MathTerm, PythonTerm, RewardModelTerm
 
 GOLD = PythonTerm(name="gold", file="gold.py", code="def score(*_): return 1")
 ELSEWHERE = OtherRewardModel(path="models/rm")
 LANGUAGE_MODEL = LanguageModelJudge(path="models/llm")
+PEOPLE = PeopleJudge()
 ENDPOINT = EndpointJudge(url="http://127.0.0.1:1/v1", model="m")
 
 
@@ -45,6 +46,8 @@ def test_prompts_are_held_out_where_enough_are_left(num_prompts: int, wanted: in
         ([GOLD, ELSEWHERE], [RewardModelTerm()], "other_reward_model", ["other_reward_model", "gold"]),
         ([GOLD, LANGUAGE_MODEL], [RewardModelTerm()], "language_model", ["language_model", "gold"]),
         ([LANGUAGE_MODEL, ENDPOINT], [RewardModelTerm()], None, []),
+        ([GOLD, ENDPOINT], [RewardModelTerm()], "endpoint", ["endpoint", "gold"]),
+        ([PEOPLE, GOLD], [RewardModelTerm()], "people", ["people", "gold"]),
         ([GOLD], [GOLD.model_copy(update={"weight": 0.5})], None, []),
         ([], [MathTerm(weight=2.0), RewardModelTerm()], None, ["math"]),
         ([GOLD], [MathTerm()], None, ["gold"]),
@@ -63,7 +66,12 @@ def test_judges_that_train_nothing_look_and_else_reference_answers(
     ("settings", "beta", "key", "text"),
     [
         ({"judges": (GOLD,)}, 0.1, "judges", "leave it out"),
-        ({"judge": "endpoint"}, 0.1, "judge", "behind an address"),
+        (
+            {"minimum_rank_agreement": 0.5, "judge": "endpoint"},
+            0.1,
+            "minimum_rank_agreement",
+            "endpoint compares pairs",
+        ),
         ({"judge": "exact"}, 0.1, "judge", "one of the rewards"),
         ({"on_no_gain": "roll_back"}, 0.0, "on_no_gain", "beta is 0"),
     ],
