@@ -22,7 +22,7 @@ from tasks.filter_dataset import filter_dataset
 from tasks.filter_demonstrations import filter_demonstrations
 from tasks.filter_prompts import filter_prompts
 from tasks.gates.approval import opened, wait_for_decision
-from tasks.pipeline.judging_inputs import demand_people
+from tasks.pipeline.left_pairs import demand_people
 from tasks.pipeline.open_run import open_run
 from tasks.pipeline.pairs_form import wait_for_people
 from tasks.pipeline.reward_models import named_model, named_reward_model

@@ -10,11 +10,10 @@ from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.config.run import RunConfig
 from tasks.config.sources import model_source
 from tasks.display import current_display
-from tasks.judges.people import PeopleChoices, PeopleWaitedForError, ask_people, how_to_judge, peoples_input
+from tasks.judges.people import peoples_input
 from tasks.judges.verdicts import VERDICTS_FOLDER, collected, known_verdicts
 from tasks.pipeline.further_reward_models import certificate_file, further_model_inputs
 from tasks.pipeline.inputs import model_input
-from tasks.pipeline.pairs_form import take_choices
 from tasks.pipeline.reward_models import known_reward_model, named_reward_model
 
 
@@ -77,38 +76,6 @@ def _written(judge: EndpointJudge, completions: ArtifactRef, run: RunConfig, ask
     if ask_hub:
         return collected(judge, completions, folder, say=current_display().say)
     return known_verdicts(judge, completions, folder)
-
-
-def demand_people(run: RunConfig, completions: ArtifactRef, *, command: str) -> None:
-    """Ask people to judge, and go on only if enough of them have judged every pair.
-
-    Args:
-        command: how the run goes on.
-
-    Raises:
-        PeopleWaitedForError: some have yet to.
-    """
-    folder = run.store_dir.absolute() / VERDICTS_FOLDER
-    waiting: list[PeopleChoices] = []
-    refused: list[str] = []
-    for judge in run.people_judges:
-        choices = ask_people(
-            judge,
-            completions,
-            folder,
-            run_name=run.run.name,
-            output_dir=run.output_dir.resolve(),
-            seed=run.run.seed,
-            command=command,
-        )
-        refused += take_choices(choices)
-        if not choices.is_enough:
-            waiting.append(choices)
-    if waiting:
-        lines = "\n".join(f"  {choices.state_text()}" for choices in waiting)
-        raise PeopleWaitedForError(
-            f"People judge the policy, and have yet to:\n{lines}\n{how_to_judge(command)}", waiting, refused=refused
-        )
 
 
 def _judge_inputs(judge: JudgingModel, ask_hub: bool) -> tuple[StageInput, ...]:

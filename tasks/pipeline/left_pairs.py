@@ -1,4 +1,4 @@
-"""Looks of judges that no stage reaches: pairs that train_policy left in its work folder, and what was said of them."""
+"""Pairs that wait for judges that no stage reaches: those that train_policy left, and those of the finished policy."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import write_atomically
 from containers.contracts.evidence import AskedPairs
 from containers.contracts.names import ASKED_FILE, ASKED_FOLDER, VERDICTS_FILE
-from tasks.judges.people import PeopleWaitedForError, ask_people, how_to_judge
+from containers.contracts.spec import ArtifactRef
+from tasks.config.run import RunConfig
+from tasks.judges.people import PeopleChoices, PeopleWaitedForError, ask_people, how_to_judge
 from tasks.judges.verdicts import VERDICTS_FOLDER, collected
 from tasks.pipeline.pairs_form import take_choices
 from tasks.run.state import PipelineRun
@@ -83,3 +85,35 @@ def _judged_by_people(run: PipelineRun, judge: PeopleJudge, left: LeftPairs, ver
             refused=refused,
         )
     write_atomically(target, choices.without_names())
+
+
+def demand_people(run: RunConfig, completions: ArtifactRef, *, command: str) -> None:
+    """Ask people to judge, and go on only if enough of them have judged every pair.
+
+    Args:
+        command: how the run goes on.
+
+    Raises:
+        PeopleWaitedForError: some have yet to.
+    """
+    folder = run.store_dir.absolute() / VERDICTS_FOLDER
+    waiting: list[PeopleChoices] = []
+    refused: list[str] = []
+    for judge in run.people_judges:
+        choices = ask_people(
+            judge,
+            completions,
+            folder,
+            run_name=run.run.name,
+            output_dir=run.output_dir.resolve(),
+            seed=run.run.seed,
+            command=command,
+        )
+        refused += take_choices(choices)
+        if not choices.is_enough:
+            waiting.append(choices)
+    if waiting:
+        lines = "\n".join(f"  {choices.state_text()}" for choices in waiting)
+        raise PeopleWaitedForError(
+            f"People judge the policy, and have yet to:\n{lines}\n{how_to_judge(command)}", waiting, refused=refused
+        )

@@ -3,13 +3,13 @@
 import logging
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, create_model
 
 from containers.contracts.base import Frozen
 from containers.contracts.digests import write_atomically
-from containers.formatting import clean, shorten
+from containers.formatting import markdown_text, shorten
 from tasks.judges.people import NAME, PairChoice, PeopleChoices, PeopleWaitedForError, ShownPair
 from tasks.prefect_sync.api import PrefectAwayError, present_flow_run
 from tasks.prefect_sync.forms import (
@@ -30,8 +30,6 @@ _LONGEST_TEXT = 6_000
 _CHOICES: dict[str, PairChoice] = {"A is better": "first", "B is better": "second", "a tie": "tie"}
 _LATER = "later"
 _Answer = Literal["A is better", "B is better", "a tie", "later"]
-_FENCE = "~~~~"
-_By = Annotated[str, Field(title="Your name", pattern=NAME, description="Kept with each choice")]
 
 
 class ShownForm(Frozen):
@@ -126,25 +124,24 @@ def _taken(choices: PeopleChoices, said: dict[str, Any], *, number: str) -> str:
 
 
 def _form(choices: PeopleChoices, shown: Sequence[ShownPair], *, refused: Sequence[str]) -> type[Form]:
-    fields: dict[str, Any] = {"by": (_By, ...)}
-    for number in range(1, len(shown) + 1):
-        fields[f"pair_{number}"] = (_Answer, Field(_LATER, title=f"Pair {number}"))
-    model = create_model("PairsToJudge", __base__=Form, **fields)
-    # Prefect reads the description from the class that it is given.
-    return model.with_initial_data(description=_text(choices, shown, refused=refused))
-
-
-def _text(choices: PeopleChoices, shown: Sequence[ShownPair], *, refused: Sequence[str]) -> str:
-    parts = [f"**Not taken:** {text}" for text in refused]
-    parts.append(f"Which answer is better? You do not see whose it is. ({choices.state_text()}.)")
+    parts = [f"**Not taken:** {markdown_text(text)}" for text in refused]
+    parts.append(f"Which answer is better? You do not see whose it is. {markdown_text(choices.state_text())}.")
+    parts.append("Your name is kept with each choice.")
+    # At the name, since Prefect's page hides the description of a form that is higher than the window.
+    by = Field(..., title="Your name", pattern=NAME, description="\n\n".join(parts))
+    fields: dict[str, Any] = {"by": (str, by)}
     for number, pair in enumerate(shown, start=1):
-        turns = "\n".join(f"{turn.role}: {turn.content}" for turn in pair.prompt)
-        parts += [f"### Pair {number}", _block(turns), "**A**", _block(pair.first), "**B**", _block(pair.second)]
-    return "\n\n".join(parts)
+        fields[f"pair_{number}"] = (_Answer, Field(_LATER, title=f"Pair {number}", description=_text(pair)))
+    return create_model("PairsToJudge", __base__=Form, **fields)
 
 
-def _block(text: str) -> str:
-    """Foreign text as a block of code: without links, images or HTML."""
-    lines = (shorten(clean(line), _LONGEST_TEXT) for line in text.splitlines() or [""])
-    inside = shorten("\n".join(line.replace(_FENCE, "~ ~ ~ ~") for line in lines), _LONGEST_TEXT)
-    return f"{_FENCE}\n{inside}\n{_FENCE}"
+def _text(pair: ShownPair) -> str:
+    """The pair as Markdown, which Prefect shows above its field."""
+    turns = [f"**{markdown_text(turn.role)}:** {_lines(turn.content)}" for turn in pair.prompt]
+    return "\n\n".join([*turns, "**A**", _lines(pair.first), "**B**", _lines(pair.second)])
+
+
+def _lines(text: str) -> str:
+    """Foreign text in its own lines: without links, images or HTML."""
+    lines = shorten(text, _LONGEST_TEXT).splitlines()
+    return "\n\n".join(markdown_text(line, limit=_LONGEST_TEXT) for line in lines if line.strip()) or "*(nothing)*"

@@ -165,7 +165,7 @@ def _have_judged(run: PipelineRun, spec: StageSpec, *, say: Callable[[str], None
     try:
         judge_left_pairs(run, spec.config, work_folder, say=say)
     except PeopleWaitedForError as error:
-        told = str(error).partition("\n")[0]
+        told = "; ".join(choices.state_text() for choices in error.waiting)
         _end(run, StageRecord(stage=spec.stage, status="waits", key=spec.key, attempts=spec.attempt - 1, message=told))
         raise
     except SourceError as error:

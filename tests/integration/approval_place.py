@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,7 @@ from mlflow import MlflowClient
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.deployments import run_deployment
+from short_runs import end
 
 from containers.contracts.records import PipelineRecord
 from tasks.pipeline.standing_report import last_record
@@ -74,9 +76,28 @@ class Place:
         ordered = sorted(found, key=lambda run: run.info.start_time)
         return [(run.info.status, dict(run.data.tags)) for run in ordered]
 
-    def start(self, name: str, *rules: str) -> UUID:
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        """The pipeline served as a deployment, whose runs can be suspended."""
+        program = Path(__file__).with_name("serving") / "approval_flow.py"
+        log = self.folder / "serve.log"
+        with log.open("wb") as stream:
+            serving = subprocess.Popen(
+                [sys.executable, str(program)], cwd=self.folder, env=self.environment, stdout=stream, stderr=stream
+            )
+        try:
+            wait_for(lambda: "being served" in log.read_text(), timeout_s=LIMIT_S)
+            yield
+        finally:
+            serving.terminate()
+            try:
+                serving.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                end(serving)  # type: ignore[arg-type]
+
+    def start(self, name: str, *rules: str, until: tuple[str, ...] | None = UNTIL_JUDGED) -> UUID:
         """Start the served deployment."""
-        parameters = {"run_name": name, "overrides": [*rules, *UNTIL_JUDGED]}
+        parameters = {"run_name": name, "overrides": [*rules, *(until or ())]}
         return run_deployment("rlhf/approval", parameters=parameters, timeout=0).id
 
     def flow_run(self, flow_run_id: UUID) -> FlowRun:

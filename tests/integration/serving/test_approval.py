@@ -20,7 +20,6 @@ from prefect import flow
 from prefect.blocks.webhook import Webhook
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import AwaitingRetry, Cancelling
-from short_runs import end
 
 from containers.contracts.names import StageName
 from containers.contracts.records import GateVerdict
@@ -65,21 +64,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Iterator[P
 @pytest.fixture(scope="module")
 def deployment(place: Place) -> Iterator[None]:
     """The pipeline served as a deployment, whose runs can be suspended."""
-    program = Path(__file__).with_name("approval_flow.py")
-    log = place.folder / "serve.log"
-    with log.open("wb") as stream:
-        serving = subprocess.Popen(
-            [sys.executable, str(program)], cwd=place.folder, env=place.environment, stdout=stream, stderr=stream
-        )
-    try:
-        wait_for(lambda: "being served" in log.read_text(), timeout_s=LIMIT_S)
+    with place.served():
         yield
-    finally:
-        serving.terminate()
-        try:
-            serving.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            end(serving)  # type: ignore[arg-type]
 
 
 def test_a_run_in_a_terminal_waits_for_a_decision_and_goes_on_with_it(place: Place) -> None:
