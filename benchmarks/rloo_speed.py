@@ -14,6 +14,7 @@ the reward model, log-probabilities of policy and reference, loss, backward, and
     --made           rows made with a seed, for a vocabulary as wide (`made_data`), in the same lengths
     --completions N  of each prompt, instead of four
     --grpo           GRPO without a KL term, and a reward that takes no time, instead of RLOO with a reward model
+    --batch N        try TRL with N completions of one prompt a batch alone, for rows that take hours otherwise
     --whole          train all weights, against a separate reference model, instead of adapters
     --write          write the output into its part of benchmarks/rloo_speed.md
 """
@@ -97,9 +98,7 @@ def main() -> int:
         seeds = [CALIBRATION_SEED, *arguments.seeds]
         lengths = prepare(folder, data=data, count=arguments.prompts, seeds=seeds, completions=arguments.completions)
         measure = in_its_own_process(_MODULE, [name for name in ("--whole", "--grpo") if getattr(arguments, name[2:])])
-        peer = tried(
-            list(settings(arguments.completions)), folder=draw_folder(folder, CALIBRATION_SEED), measure=measure
-        )
+        peer = tried(_settings(arguments), folder=draw_folder(folder, CALIBRATION_SEED), measure=measure)
         folders = {seed: draw_folder(folder, seed) for seed in arguments.seeds}
         ways = [DEFAULT, peer.best, OURS]
         found = alternate(ways, folders=folders, rounds=arguments.rounds, measure=measure, once=_ONCE)
@@ -126,6 +125,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--completions", type=int, default=COMPLETIONS, help=f"of each prompt, {COMPLETIONS} unless given; even"
     )
+    parser.add_argument(
+        "--batch",
+        type=int,
+        help="try TRL with so many completions of one prompt a batch alone, instead of every setting",
+    )
     add_options(parser, page=_FIGURES)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -135,8 +139,21 @@ def _arguments() -> argparse.Namespace:
         parser.error(
             f"--completions {given.completions}: TRL's batches have 1 or 2 rows, or more; give an even number."
         )
+    if given.batch is not None and not _settings(given):
+        parser.error(f"--batch {given.batch}: TRL has no such setting for {given.completions} completions.")
     check_seeds(parser, given.seeds)
     return given
+
+
+def _settings(arguments: argparse.Namespace) -> list[str]:
+    """Return the names of TRL's settings that are tried."""
+    found = settings(arguments.completions).items()
+    return [name for name, given in found if arguments.batch is None or _is_batch(given, arguments)]
+
+
+def _is_batch(setting: dict[str, Any], arguments: argparse.Namespace) -> bool:
+    size = int(setting["per_device_train_batch_size"])
+    return size == arguments.batch and size * int(setting["steps_per_generation"]) == arguments.completions
 
 
 def measure_way(way: str, folder: Path, *, whole: bool, grpo: bool = False, place: Place = CPU) -> dict[str, Any]:
@@ -248,6 +265,7 @@ def _table(arguments: argparse.Namespace, draws: dict[int, Lengths], found: Runs
         f"Gradient norms and rewards differ by {_apart(found, peer):.1e} of themselves at most.",
         "",
         peer.line("TRL without checkpointing"),
+        *(["Others were not tried (`--batch`)."] if arguments.batch is not None else []),
         *(
             f"Tokens of a pass, of those with each prompt once, by {name}: "
             f"{places_of([padding(one, name) for one in draws.values()], [padding(one, name) for one in counted])}."

@@ -24,6 +24,9 @@ def test_limits_come_from_the_trusted_policys_answers() -> None:
         "repeated_phrases_fraction": 0.2,
         "identical_completions_fraction": 0.5,
         "reward_disagreement": 0.3,
+        "reward_state_outlier_fraction": 0.02,
+        "padding_rise": 0.1,
+        "padding_rise_spread": 0.4,
         "kl": 0.0,
     }
     found = limits_of(answers, figures, maximum_kl=5.0)
@@ -34,6 +37,8 @@ def test_limits_come_from_the_trusted_policys_answers() -> None:
             "repeated_phrases_fraction": 0.6,
             "identical_completions_fraction": 0.75,
             "reward_disagreement": 0.6,
+            "reward_state_outlier_fraction": 0.51,
+            "padding_rise": 0.9,
             "kl": 5.0,
         }
     )
