@@ -1,4 +1,4 @@
-"""People who never open a terminal judge pairs in Prefect: while a policy trains, and when it is finished.
+"""People who never open a terminal judge pairs in Prefect while a policy trains.
 
 Real Prefect server, real served deployment, real pipeline; only the model is tiny.
 """
@@ -18,8 +18,7 @@ from prefect.client.schemas.objects import FlowRunInput
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from containers.contracts.evidence import Evidence
-from containers.contracts.names import EVIDENCE_FILE, POLICY_EVALUATION_FILE, StageName
-from containers.contracts.records import PolicyEvaluation
+from containers.contracts.names import EVIDENCE_FILE, StageName
 from flows.demo.rows import write_demo_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
@@ -62,8 +61,8 @@ def responses(place: Place, run_id: UUID) -> list[FlowRunInput]:
     return [item for item in found if item.key.endswith("-response")]
 
 
-def test_pairs_are_judged_in_forms_while_the_policy_trains_and_in_the_end(place: Place) -> None:
-    run_id = place.start("pairs", *CHANGES, until=None)
+def test_pairs_are_judged_in_forms_while_the_policy_trains(place: Place) -> None:
+    run_id = place.start("pairs", *CHANGES, until=("run.until=train_policy",))
     place.wait_for_state(run_id, "Suspended")
     (shown,) = place.prefect.shown("pairs")
     assert shown.tasks["train_policy"] == ["Waiting"]
@@ -88,11 +87,9 @@ def test_pairs_are_judged_in_forms_while_the_policy_trains_and_in_the_end(place:
         if state == "Completed":
             break
         assert forms < 8
-    assert forms >= 3  # one that was left for later, the look, and the finished policy
+    assert forms >= 2  # one pair was left for later
     artifacts = place.folder / "outputs/pairs/artifacts"
     evidence = Evidence.model_validate_json((artifacts / StageName.TRAIN_POLICY / EVIDENCE_FILE).read_bytes())
     assert (evidence.judge, len(evidence.looks)) == ("people", 1)
-    file = artifacts / StageName.EVALUATE_POLICY / POLICY_EVALUATION_FILE
-    (judge,) = PolicyEvaluation.model_validate_json(file.read_bytes()).judges
-    assert judge.people is not None and judge.people.judged == (("ada", judge.num_pairs),)
-    assert "1 person, who saw each pair blind" in place.page("pairs")
+    kept = [file.name for file in (place.folder / "outputs/store/verdicts/people").glob("*/by-*.jsonl")]
+    assert kept and set(kept) == {"by-ada.jsonl"}
