@@ -153,7 +153,7 @@ def _settings(arguments: argparse.Namespace) -> list[str]:
 
 def _is_batch(setting: dict[str, Any], arguments: argparse.Namespace) -> bool:
     size = int(setting["per_device_train_batch_size"])
-    return size == arguments.batch and size * int(setting["steps_per_generation"]) == arguments.completions
+    return (size, size * int(setting["steps_per_generation"])) == (arguments.batch, arguments.completions)
 
 
 def measure_way(way: str, folder: Path, *, whole: bool, grpo: bool = False, place: Place = CPU) -> dict[str, Any]:

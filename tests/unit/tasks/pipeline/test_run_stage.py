@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.names import SPEC_FILE, StageName
+from containers.contracts.names import SPEC_FILE, VERDICTS_FILE, StageName
 from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
 from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.process import ProcessRuntime
+from tasks.judges.people import PeopleWaitedForError
 from tasks.mlflow_sync.tracking import Tracking
 from tasks.pipeline.failure import FAILURE_FILE, StageFailedError
+from tasks.pipeline.left_pairs import left_pairs
 from tasks.pipeline.run_stage import run_stage
 from tasks.run.runtime import CodeIdentity
 from tasks.run.state import PipelineRun
@@ -48,6 +50,14 @@ if what == "slow":
 stage, key = os.environ["TEST_STAGE"], os.environ["TEST_KEY"]
 if what == "diverged":
     failure = StageFailure(stage=stage, key=key, kind="diverged", message="the loss is NaN at step 3")
+    write_atomically(work / "outcome.json", failure.model_dump_json())
+    sys.exit(1)
+if what.startswith("awaits"):
+    if what == "awaits a judge":
+        folder = work / "asked" / ("a" * 32)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "asked.json").write_text('{"judge": "far", "num_pairs": 8}')
+    failure = StageFailure(stage=stage, key=key, kind="awaits_judge", message="8 pairs wait for judge far")
     write_atomically(work / "outcome.json", failure.model_dump_json())
     sys.exit(1)
 output = work / "output"
@@ -160,6 +170,52 @@ def test_what_cannot_pass_by_itself_is_not_tried_again(make_run: MakeRun) -> Non
     with pytest.raises(StageFailedError, match="NaN at step 3"):
         run_stage(run, FilterDatasetConfig(), ())
     assert starts(run) == 1
+
+
+def test_a_stage_that_waits_for_a_judge_is_no_failure_and_goes_on_once_it_has_judged(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run("awaits a judge", "good")
+
+    def judged(run: PipelineRun, config: object, work_folder: Path, *, say: object) -> None:
+        for left in left_pairs(work_folder):
+            (Path(left.path) / VERDICTS_FILE).write_text("")
+
+    monkeypatch.setattr("tasks.pipeline.run_stage.judge_left_pairs", judged)
+    run_stage(run, FilterDatasetConfig(), ())
+    (record,) = run.records
+    assert (record.status, record.attempts, record.message) == ("ran", 2, "its judge has judged")
+    assert not (run.attempt_folder(STAGE, record.key, attempt=1) / FAILURE_FILE).exists()
+
+
+def test_a_judge_that_cannot_be_reached_ends_the_stage_with_what_to_do(make_run: MakeRun) -> None:
+    run = make_run("awaits a judge", "good")
+    with pytest.raises(StageFailedError, match=r"judge far, whom the run cannot reach(.|\n)*Full log") as failed:
+        run_stage(run, FilterDatasetConfig(), ())
+    assert failed.value.failure.kind is FailureKind.MISSING_PREREQUISITE
+    assert (starts(run), run.records[0].status) == (1, "failed")
+
+
+def test_a_stage_that_waits_for_nothing_is_not_started_for_ever(make_run: MakeRun) -> None:
+    run = make_run("awaits nothing")
+    with pytest.raises(StageFailedError, match="awaits_judge"):
+        run_stage(run, FilterDatasetConfig(), ())
+    assert starts(run) == 1
+
+
+def test_people_who_have_yet_to_judge_leave_a_record_that_the_stage_waits(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run("awaits a judge", "good")
+
+    def judged(run: PipelineRun, config: object, work_folder: Path, *, say: object) -> None:
+        if any(left_pairs(work_folder)):
+            raise PeopleWaitedForError("People have yet to judge.", [])
+
+    monkeypatch.setattr("tasks.pipeline.run_stage.judge_left_pairs", judged)
+    with pytest.raises(PeopleWaitedForError):
+        run_stage(run, FilterDatasetConfig(), ())
+    assert (starts(run), run.records[0].status, run.records[0].attempts) == (1, "waits", 1)
 
 
 def test_a_changed_setting_is_named_as_the_reason_to_run_again(make_run: MakeRun) -> None:
