@@ -52,11 +52,10 @@ class RewardModelMeters:
             answered: the step's completions, the same on every rank. Those of the first steps, until there are enough,
                 count as the start model's.
         """
-        fitting = [one for one in answered if self.reward.fits(one)]
         found = dict[str, float]()
         if len(self.reference) < _FEWEST_REFERENCE:
-            self.reference += self._states(fitting[: _MOST_REFERENCE - len(self.reference)])
-        sample = fitting[:: max(1, len(fitting) // max(2, len(answered) // _ONE_OF))]
+            self.reference += self._states(self._fitting(answered[: _MOST_REFERENCE - len(self.reference)]))
+        sample = self._fitting(answered[:: max(1, len(answered) // max(2, len(answered) // _ONE_OF))])
         if len(self.reference) >= _FEWEST_REFERENCE and sample:
             outliers = are_outliers(torch.tensor(self.reference), torch.tensor(self._states(sample)))
             found[OUTLIERS] = float(outliers.double().mean())
@@ -67,8 +66,11 @@ class RewardModelMeters:
 
     def padding(self, answered: Sequence[Answered]) -> dict[str, float]:
         """Return what padding adds on average, and its standard deviation among answers, on more of them."""
-        rises = self._rises([one for one in answered if self.reward.fits(one)][:_FOR_A_LIMIT])
+        rises = self._rises(self._fitting(answered[:_FOR_A_LIMIT]))
         return {PADDING: fmean(rises), f"{PADDING}_spread": stdev(rises)} if len(rises) > 1 else {}
+
+    def _fitting(self, answered: Sequence[Answered]) -> list[Answered]:
+        return [one for one in answered if self.reward.fits(one)]
 
     def _states(self, answered: Sequence[Answered]) -> list[list[float]]:
         """Return [N][directions] of the pooled states."""

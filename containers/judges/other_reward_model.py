@@ -4,6 +4,7 @@ from pathlib import Path
 
 from containers.contracts.certificate import TEST_SUITE, Certificate
 from containers.contracts.configs.parts.judges import OtherRewardModel
+from containers.contracts.digests import DamagedArtifactError, read_manifest
 from containers.contracts.names import CERTIFICATE_FILE, JUDGE_INPUT
 from containers.formatting import percent, sample_size
 from containers.harness.context import StageContext
@@ -33,7 +34,7 @@ def start(context: StageContext, config: Rewarding, judge: OtherRewardModel) -> 
         certified = _certified(context.input_path(f"{role}_certificate"))
     return ValueJudge(
         ModelReward(scorer, role=role),
-        shown=f"the reward model {origin}; {certified}",
+        shown=f"the reward model {origin}; {certified}{_shared_data(context, role)}",
         part=_part(context, config, role),
     )
 
@@ -49,6 +50,25 @@ def _certified(folder: Path) -> str:
     if suite.score is None:
         return "its certificate has no accuracy"
     return f"its certificate: {percent(suite.score.value)} right on {sample_size(suite.score, 'pairs')}"
+
+
+def _shared_data(context: StageContext, role: str) -> str:
+    """Return whether it learnt from the very pairs of a reward model of this run, as a clause; empty: not known."""
+    own = [item.name for item in context.spec.inputs if item.name.startswith("reward_model")]
+    known = {digest for name in own for digest in _pairs_of(context.input_path(name))}
+    is_shared = known & _pairs_of(context.input_path(role))
+    return (
+        "; it learnt from the same pairs as the run's own reward model, and may share its errors" if is_shared else ""
+    )
+
+
+def _pairs_of(folder: Path) -> set[str]:
+    """Return the digest of the pairs that a reward model learnt from; none where no manifest of ours says it."""
+    try:
+        lineage = read_manifest(folder).lineage
+    except DamagedArtifactError:
+        return set()
+    return {entry.digest for entry in lineage if entry.name == "pairs"}
 
 
 def _part(context: StageContext, config: Rewarding, role: str) -> str:

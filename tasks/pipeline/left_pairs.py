@@ -12,7 +12,7 @@ from containers.contracts.evidence import AskedPairs
 from containers.contracts.names import ASKED_FILE, ASKED_FOLDER, VERDICTS_FILE
 from containers.contracts.spec import ArtifactRef
 from tasks.config.run import RunConfig
-from tasks.judges.people import PeopleChoices, PeopleWaitedForError, ask_people, how_to_judge
+from tasks.judges.people import Pairs, PeopleChoices, PeopleWaitedForError, ask_people, how_to_judge
 from tasks.judges.verdicts import VERDICTS_FOLDER, collected
 from tasks.pipeline.pairs_form import take_choices
 from tasks.run.state import PipelineRun
@@ -67,16 +67,8 @@ def judge_left_pairs(run: PipelineRun, config: StageConfig, work_folder: Path, *
 
 
 def _judged_by_people(run: PipelineRun, judge: PeopleJudge, left: LeftPairs, verdicts: Path, *, target: Path) -> None:
-    choices = ask_people(
-        judge.model_copy(update={"num_pairs": left.asked.num_pairs}),
-        left,
-        verdicts,
-        run_name=run.config.run.name,
-        output_dir=run.output_dir.resolve(),
-        seed=run.config.run.seed,
-        command=run.command,
-    )
-    refused = take_choices(choices)
+    every_pair = judge.model_copy(update={"num_pairs": left.asked.num_pairs})
+    choices, refused = _asked(every_pair, left, run.config, verdicts, command=run.command)
     if not choices.is_enough:
         raise PeopleWaitedForError(
             f"People judge the policy while it trains, and have yet to:\n  {choices.state_text()}\nThe training is "
@@ -100,16 +92,8 @@ def demand_people(run: RunConfig, completions: ArtifactRef, *, command: str) -> 
     waiting: list[PeopleChoices] = []
     refused: list[str] = []
     for judge in run.people_judges:
-        choices = ask_people(
-            judge,
-            completions,
-            folder,
-            run_name=run.run.name,
-            output_dir=run.output_dir.resolve(),
-            seed=run.run.seed,
-            command=command,
-        )
-        refused += take_choices(choices)
+        choices, problems = _asked(judge, completions, run, folder, command=command)
+        refused += problems
         if not choices.is_enough:
             waiting.append(choices)
     if waiting:
@@ -117,3 +101,19 @@ def demand_people(run: RunConfig, completions: ArtifactRef, *, command: str) -> 
         raise PeopleWaitedForError(
             f"People judge the policy, and have yet to:\n{lines}\n{how_to_judge(command)}", waiting, refused=refused
         )
+
+
+def _asked(
+    judge: PeopleJudge, pairs: Pairs, run: RunConfig, verdicts: Path, *, command: str
+) -> tuple[PeopleChoices, list[str]]:
+    """Ask people about the pairs; return what they have chosen, and why something in Prefect was not taken."""
+    choices = ask_people(
+        judge,
+        pairs,
+        verdicts,
+        run_name=run.run.name,
+        output_dir=run.output_dir.resolve(),
+        seed=run.run.seed,
+        command=command,
+    )
+    return choices, take_choices(choices)

@@ -11,7 +11,7 @@ from containers.contracts.base import Frozen
 from containers.contracts.digests import write_atomically
 from containers.formatting import markdown_text, shorten
 from tasks.judges.people import NAME, PairChoice, PeopleChoices, PeopleWaitedForError, ShownPair
-from tasks.prefect_sync.api import PrefectAwayError, present_flow_run
+from tasks.prefect_sync.api import present_flow_run
 from tasks.prefect_sync.forms import (
     RESPONSE,
     Form,
@@ -88,7 +88,7 @@ def suspend_for_pairs(choices: PeopleChoices, *, refused: Sequence[str]) -> str:
         form = _form(choices, shown, refused=refused)
         record = ShownForm(pairs=tuple((pair.place, pair.policy_first) for pair in shown))
         write_atomically(choices.folder / _file(number), record.model_dump_json())
-    except (OSError, PrefectAwayError) as error:
+    except Exception as error:  # the run waits as in a terminal
         return f"Prefect could not suspend the run ({type(error).__name__}: {error})."
     return suspend_with(form, flow_run_id=str(flow_run.id), pause=f"{_prefix(choices)}{number}", left_s=None)
 

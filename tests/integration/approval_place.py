@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import yaml
 from faults.mortal_server import Prefect
+from faults.tiny_project import TINY
 from mlflow import MlflowClient
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.deployments import run_deployment
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from short_runs import end
 
 from containers.contracts.records import PipelineRecord
+from flows.demo.rows import write_demo_data
 from tasks.pipeline.standing_report import last_record
 
 # A machine that trains elsewhere meanwhile takes minutes for what else takes seconds.
@@ -125,6 +129,22 @@ class Place:
         """Submit the form; why it was refused, empty where it was taken."""
         result = self.client.resume_flow_run(flow_run_id, run_input=answer)
         return "" if result.status.value == "ACCEPT" else str(getattr(result.details, "reason", "no reason given"))
+
+
+@contextmanager
+def opened_place(folder: Path, project: Path) -> Iterator[Place]:
+    """A place in that folder with a running Prefect server, to which this process is set too."""
+    (folder / "configs/runs").mkdir(parents=True)
+    (folder / "configs/gpu_profiles").symlink_to(project / "configs/gpu_profiles")
+    (folder / "configs/runs/tiny.yaml").write_text(yaml.safe_dump(TINY))
+    write_demo_data(folder / "data")
+    prefect = Prefect(folder / "prefect")
+    try:
+        prefect.start()
+        with temporary_settings({PREFECT_API_URL: prefect.api_url}):
+            yield Place(folder, prefect)
+    finally:
+        prefect.stop()
 
 
 def wait_for(value: Callable[[], Any], *, timeout_s: float) -> Any:

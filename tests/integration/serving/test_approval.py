@@ -12,18 +12,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-import yaml
-from approval_place import LIMIT_S, Place, Receiver, wait_for
-from faults.mortal_server import Prefect
-from faults.tiny_project import TINY
+from approval_place import LIMIT_S, Place, Receiver, opened_place, wait_for
 from prefect import flow
 from prefect.blocks.webhook import Webhook
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import AwaitingRetry, Cancelling
 
 from containers.contracts.names import StageName
 from containers.contracts.records import GateVerdict
-from flows.demo.rows import write_demo_data
 from tasks.gates.prefect_form import suspend
 from tasks.prefect_sync.api import PrefectApi, present_flow_run
 from tasks.prefect_sync.state import settle_the_dead
@@ -43,22 +38,10 @@ def gate(minimum: float, approval: str = "required", *more: str) -> tuple[str, .
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("approval")
-    (folder / "configs").mkdir()
-    (folder / "configs/gpu_profiles").symlink_to(project / "configs/gpu_profiles")
-    (folder / "configs/runs").mkdir()
-    (folder / "configs/runs/tiny.yaml").write_text(yaml.safe_dump(TINY))
-    write_demo_data(folder / "data")
-    prefect = Prefect(folder / "prefect")
-    try:
-        prefect.start()
-        with temporary_settings({PREFECT_API_URL: prefect.api_url}):
-            place = Place(folder, prefect)
-            trained = place.rlhf("run", "trained", rules=gate(0.0, "none"))
-            assert trained.returncode == 0, trained.stdout + trained.stderr
-            yield place
-    finally:
-        prefect.stop()
+    with opened_place(tmp_path_factory.mktemp("approval"), project) as place:
+        trained = place.rlhf("run", "trained", rules=gate(0.0, "none"))
+        assert trained.returncode == 0, trained.stdout + trained.stderr
+        yield place
 
 
 @pytest.fixture(scope="module")

@@ -10,16 +10,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import yaml
-from approval_place import Place
-from faults.mortal_server import Prefect
-from faults.tiny_project import TINY
+from approval_place import Place, opened_place
 from prefect.client.schemas.objects import FlowRunInput
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from containers.contracts.evidence import Evidence
 from containers.contracts.names import EVIDENCE_FILE, StageName
-from flows.demo.rows import write_demo_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
@@ -31,20 +26,8 @@ CHANGES = (
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("pairs")
-    (folder / "configs/runs").mkdir(parents=True)
-    (folder / "configs/gpu_profiles").symlink_to(project / "configs/gpu_profiles")
-    (folder / "configs/runs/tiny.yaml").write_text(yaml.safe_dump(TINY))
-    write_demo_data(folder / "data")
-    prefect = Prefect(folder / "prefect")
-    try:
-        prefect.start()
-        with temporary_settings({PREFECT_API_URL: prefect.api_url}):
-            place = Place(folder, prefect)
-            with place.served():
-                yield place
-    finally:
-        prefect.stop()
+    with opened_place(tmp_path_factory.mktemp("pairs"), project) as place, place.served():
+        yield place
 
 
 def form_of(place: Place, run_id: UUID) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.parts.judges import Judge, OtherRewardModel, judge_contradictions
 from containers.contracts.configs.parts.rewards import ExactTerm, LengthTerm, MathTerm, PythonTerm, RegexTerm
+from containers.contracts.manifest import LineageEntry, Manifest
+from containers.contracts.names import StageName
 from containers.contracts.records import JudgeFigures, PolicyEvaluation
 from containers.judges.base import Pair, Verdict
 from containers.judges.figures import Judgement, all_figures
@@ -84,6 +86,31 @@ def test_the_training_reward_model_is_found_under_another_name_and_in_other_weig
         rewards_trained_it=False,
     )
     assert "learnt from the pairs that the policy learnt from" in figures.part_in_training
+
+
+def test_a_reward_model_that_learnt_from_the_same_pairs_is_said_to(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    own = copytree(inputs["reward_model"], tmp_path / "own")
+    other = tmp_path / "other"
+    save_reward_model(other / "merged", seed=9)
+    both = {**inputs, "reward_model": own, "judge_other": other}
+    judge = OtherRewardModel(name="other", path="x")
+    for name, of_other, is_shared in (("unknown", None, False), ("others", "2", False), ("same", "1", True)):
+        for folder, digit in ((own, "1"), (other, of_other)):
+            if digit is not None:
+                (folder / "MANIFEST.json").write_text(_manifest(pairs=f"sha256:{digit * 64}"))
+        (figures,) = judged(tmp_path / name, both, judge)
+        assert ("learnt from the same pairs" in figures.shown) is is_shared
+
+
+def _manifest(*, pairs: str) -> str:
+    lineage = (LineageEntry(name="pairs", digest=pairs, origin="filter_dataset"),)
+    return Manifest(
+        stage=StageName.TRAIN_REWARD_MODEL,
+        key="a" * 64,
+        files=(),
+        lineage=lineage,
+        created_at="2026-01-01T00:00:00Z",
+    ).model_dump_json()
 
 
 def test_a_reward_of_the_training_is_no_independent_judge(tmp_path: Path, inputs: dict[str, Path]) -> None:

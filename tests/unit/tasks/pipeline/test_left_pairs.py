@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> PipelineRun:
         store_dir=tmp_path / "store",
         output_dir=tmp_path / "out",
         command="rlhf run -c x.yaml",
-        config=SimpleNamespace(run=settings),
+        config=SimpleNamespace(run=settings, output_dir=tmp_path / "out"),
     )
     return cast("PipelineRun", found)
 
