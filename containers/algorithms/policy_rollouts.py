@@ -16,7 +16,7 @@ from containers.contracts.configs.parts.policy_algorithms import MOST_ROUNDS
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import write_atomically
 from containers.distributed.ranks import is_first_rank, of_all_ranks
-from containers.evidence.meters import repetition
+from containers.evidence.meters import distinctness, repetition
 from containers.harness.errors import NoSignalError
 from containers.losses.advantages import has_spread
 from containers.packing.logps import causal_of
@@ -207,6 +207,7 @@ class PolicyRollouts:
             "ended_fraction": sum(row.completion.ended for row in step.rows) / len(step.rows),
             "identical_completions_fraction": self._identical_share(step),
             "repeated_phrases_fraction": fmean(repetition(row.completion.completion_ids) for row in step.rows),
+            "distinct_phrases_fraction": distinctness(row.completion.completion_ids for row in step.rows),
             **term_curves(self.reward, [row.scored for row in step.rows], batch.lengths),
         }
         if apart := [row.scored.disagreement for row in step.rows if row.scored.disagreement is not None]:

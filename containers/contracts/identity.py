@@ -9,6 +9,7 @@ from containers.contracts.configs.compare_policies import ComparePoliciesConfig
 from containers.contracts.configs.compute_reference import ComputeReferenceConfig
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_sets import EvaluateSetsConfig
 from containers.contracts.configs.parts.judges import EndpointJudge, Judge, LanguageModelJudge, OtherRewardModel
 from containers.contracts.configs.parts.policy_algorithms import AlgorithmParts
 from containers.contracts.configs.parts.rewards import PythonTerm, RewardModelTerm, RewardTerm
@@ -44,6 +45,10 @@ def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
 def config_profile(profile: GpuProfile, config: StageConfig) -> GpuProfile:
     """The part of the profile that a stage with this configuration uses; GPUs for vLLM alone have no rank."""
     found = stage_profile(profile, StageName(config.stage))
+    if isinstance(config, EvaluatePolicyConfig | EvaluateSetsConfig) and found.num_gpus:
+        judging = (judge.vllm_gpus for judge in config.judges if isinstance(judge, LanguageModelJudge))
+        num_gpus = min(max(judging, default=1), profile.num_gpus)
+        return found.model_copy(update={"num_gpus": num_gpus, "num_rollout_gpus": max(0, num_gpus - 1)})
     if not isinstance(config, TrainPolicyConfig) or not config.vllm_gpus:
         return found
     ranks = found.num_processes - config.vllm_gpus

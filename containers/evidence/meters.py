@@ -18,7 +18,7 @@ from containers.rollouts.generate import Completion
 _WINDOW = 8
 # Standard deviations of single answers by which the mean answer may differ from the trusted policy's.
 _DEVIATIONS = 2.0
-# Share of what is left up to 1 by which a share may grow.
+# Share of what is left up to 1 by which a share may grow, and share of itself by which one may fall.
 _SHARE_OF_REST = 0.5
 _TIMES_AS_MUCH_DISAGREEMENT = 2.0
 _WORDS_OF_A_PHRASE = 4
@@ -26,6 +26,7 @@ _WORDS_OF_A_PHRASE = 4
 _TEXTS = {
     "completion_length": "the answers have {found} tokens, {limit}",
     "repeated_phrases_fraction": "{found} of the phrases of an answer repeat one before, {limit}",
+    "distinct_phrases_fraction": "{found} of the phrases of all answers are different ones, {limit}",
     "identical_completions_fraction": "{found} of the answers equal another one to the same prompt, {limit}",
     "reward_state_outlier_fraction": "{found} of the answers are unlike the start model's to the reward model, {limit}",
     "padding_rise": "padding adds {found} to the reward of an answer, {limit}",
@@ -33,6 +34,7 @@ _TEXTS = {
     "kl": "the policy is {found} nats from the start model, {limit}",
 }
 _FRACTIONS = ("repeated_phrases_fraction", "identical_completions_fraction", "reward_state_outlier_fraction")
+_DISTINCT = "distinct_phrases_fraction"
 # Of these the smallest start that a limit can be made from.
 _SMALLEST_DISAGREEMENT = 1e-6
 
@@ -42,9 +44,26 @@ def repetition(tokens: Sequence[int]) -> float:
 
     Example: a b c d a b c d has five phrases, of which one repeats the first: 0.2.
     """
-    phrases = Counter(zip(*(tokens[start:] for start in range(_WORDS_OF_A_PHRASE)), strict=False))
+    return 1 - _distinct([tokens])
+
+
+def distinctness(answers: Iterable[Sequence[int]]) -> float:
+    """Return distinct-4 (Li et al. 2016, arXiv:1510.03055): the share of different phrases among those of all answers.
+
+    It falls where different prompts get the same phrases, which neither repetition within an answer nor equal answers
+    to one prompt shows. 1 if there is no phrase.
+    """
+    return _distinct(answers)
+
+
+def _distinct(answers: Iterable[Sequence[int]]) -> float:
+    phrases = Counter(
+        phrase
+        for tokens in answers
+        for phrase in zip(*(tokens[start:] for start in range(_WORDS_OF_A_PHRASE)), strict=False)
+    )
     total = sum(phrases.values())
-    return 1 - len(phrases) / total if total else 0.0
+    return len(phrases) / total if total else 1.0
 
 
 def limits_of(
@@ -71,6 +90,9 @@ def limits_of(
         if name in figures:
             start = figures[name]
             found.append(MeterLimit(name=name, start=start, high=start + _SHARE_OF_REST * (1 - start)))
+    if _DISTINCT in figures:
+        start = figures[_DISTINCT]
+        found.append(MeterLimit(name=_DISTINCT, start=start, low=start * (1 - _SHARE_OF_REST)))
     if "padding_rise_spread" in figures:
         start, room = figures["padding_rise"], _DEVIATIONS * figures["padding_rise_spread"]
         found.append(MeterLimit(name="padding_rise", start=start, high=start + room))

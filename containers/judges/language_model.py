@@ -5,6 +5,7 @@ each time, and a model that would write something else than a letter is noticed.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -28,6 +29,22 @@ _LEAST_ON_LETTERS = 0.5
 _TIE = 0.02
 
 
+class Letters(Protocol):
+    """What computes the model.
+
+    Attributes:
+        longest: tokens of the longest question.
+    """
+
+    longest: int
+
+    def chances(self, questions: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+        """Return for each question the probability of each letter as the next token."""
+
+    def close(self) -> None:
+        """End what this started."""
+
+
 class LanguageModel(JudgeOfOrders):
     """Asks a causal language model about each pair, in both orders.
 
@@ -37,23 +54,13 @@ class LanguageModel(JudgeOfOrders):
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        judge: LanguageModelJudge,
-        *,
-        origin: str,
-        batch_size: int,
-        part: str,
+        self, letters: Letters, tokenizer: PreTrainedTokenizerBase, judge: LanguageModelJudge, *, origin: str, part: str
     ) -> None:
-        self._model = model.eval()
+        self._letters = letters
         self._tokenizer = tokenizer
         self._judge = judge
         self._origin = origin
-        self._batch_size = batch_size
         self._part = part
-        self._longest = position_limit(model)
-        self._letters = _letters(tokenizer)
 
     def choices(self, pairs: Sequence[tuple[int, Pair]]) -> list[tuple[Chosen, Chosen]]:
         """Return what the model chooses of each pair in both orders."""
@@ -75,27 +82,12 @@ class LanguageModel(JudgeOfOrders):
             ]
             for turns in questions
         ]
-        found = [Chosen(None, f"the question is longer than its {self._longest} positions")] * len(ids)
-        short = [place for place, tokens in enumerate(ids) if len(tokens) <= self._longest]
-        for batch in length_batches([len(ids[place]) for place in short], max_items=self._batch_size):
-            places = [short[at] for at in batch]
-            for place, chances in zip(places, self._chances([ids[place] for place in places]), strict=True):
-                found[place] = _choice(*chances)
+        longest = self._letters.longest
+        found = [Chosen(None, f"the question is longer than its {longest} positions")] * len(ids)
+        places = [place for place, tokens in enumerate(ids) if len(tokens) <= longest]
+        for place, chances in zip(places, self._letters.chances([ids[place] for place in places]), strict=True):
+            found[place] = _choice(*chances)
         return found
-
-    @torch.inference_mode()
-    def _chances(self, batch: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
-        """Return for each question the probability of each letter as the next token."""
-        width = max(map(len, batch))
-        device = self._model.device
-        pad = int(self._tokenizer.pad_token_id or 0)
-        rows = torch.tensor([[*tokens, *[pad] * (width - len(tokens))] for tokens in batch], device=device)
-        mask = torch.tensor([[1] * len(tokens) + [0] * (width - len(tokens)) for tokens in batch], device=device)
-        hidden = self._model.base_model(input_ids=rows, attention_mask=mask).last_hidden_state
-        last = hidden[torch.arange(len(batch), device=device), mask.sum(dim=1) - 1]
-        chances = self._model.get_output_embeddings()(last).float().softmax(dim=-1)
-        first, second = (chances[:, ids].sum(dim=-1).tolist() for ids in self._letters)
-        return list(zip(first, second, strict=True))
 
     def shown(self) -> str:
         """Return who judges: the model, and the version of its question."""
@@ -105,8 +97,52 @@ class LanguageModel(JudgeOfOrders):
         """Return what it had to do with the training."""
         return self._part
 
+    def close(self) -> None:
+        """End what computes the model."""
+        self._letters.close()
 
-def _letters(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+
+class PlainLetters:
+    """Computes the model with transformers, a padded batch at a time.
+
+    Args:
+        letters: ids of the tokens that are the first letter, and the second.
+        pad_id: fills up; nothing depends on it.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, letters: tuple[list[int], list[int]], *, pad_id: int, batch_size: int
+    ) -> None:
+        self._model = model.eval()
+        self._letters = letters
+        self._pad_id = pad_id
+        self._batch_size = batch_size
+        self.longest = position_limit(model)
+
+    def chances(self, questions: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+        """Return for each question the probability of each letter as the next token."""
+        found = [(0.0, 0.0)] * len(questions)
+        for batch in length_batches(list(map(len, questions)), max_items=self._batch_size):
+            for place, chances in zip(batch, self._of_batch([questions[place] for place in batch]), strict=True):
+                found[place] = chances
+        return found
+
+    @torch.inference_mode()
+    def _of_batch(self, batch: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+        width, pad, device = max(map(len, batch)), self._pad_id, self._model.device
+        rows = torch.tensor([[*tokens, *[pad] * (width - len(tokens))] for tokens in batch], device=device)
+        mask = torch.tensor([[1] * len(tokens) + [0] * (width - len(tokens)) for tokens in batch], device=device)
+        hidden = self._model.base_model(input_ids=rows, attention_mask=mask).last_hidden_state
+        last = hidden[torch.arange(len(batch), device=device), mask.sum(dim=1) - 1]
+        chances = self._model.get_output_embeddings()(last).float().softmax(dim=-1)
+        first, second = (chances[:, ids].sum(dim=-1).tolist() for ids in self._letters)
+        return list(zip(first, second, strict=True))
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def letters_of(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Return the ids of the tokens that are the letter A, and B, with and without a space before."""
     found = []
     for letter in "AB":
@@ -127,24 +163,27 @@ def _choice(first: float, second: float) -> Chosen:
 
 
 def start(context: StageContext, config: Rewarding, judge: LanguageModelJudge) -> StartedJudge:
-    """Load the model.
+    """Load the model, or start vLLM with it.
 
     Raises:
         MissingPrerequisiteError: the model is missing or damaged.
-        BadConfigError: its tokenizer has no letters.
+        BadConfigError: its tokenizer has no letters, or vLLM is missing or refuses it.
+        StageError: vLLM does not start.
     """
     role = f"{JUDGE_INPUT}_{judge.name}"
     folder, item = context.input_path(role), context.input(role)
-    profile = context.spec.profile
-    model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
-    return LanguageModel(
-        model,
-        load_tokenizer(folder, origin=item.origin),
-        judge,
-        origin=item.origin or item.digest,
-        batch_size=rows_at_a_time(context, config),
-        part=_part(context, role),
-    )
+    tokenizer = load_tokenizer(folder, origin=item.origin)
+    found: Letters
+    if judge.engine == "vllm":
+        from containers.judges.vllm_letters import start_letters  # heavy, and only where it is used
+
+        found = start_letters(context, config, judge, folder, letters=letters_of(tokenizer))
+    else:
+        profile = context.spec.profile
+        model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
+        size, pad = rows_at_a_time(context, config), int(tokenizer.pad_token_id or 0)
+        found = PlainLetters(model, letters_of(tokenizer), pad_id=pad, batch_size=size)
+    return LanguageModel(found, tokenizer, judge, origin=item.origin or item.digest, part=_part(context, role))
 
 
 def _part(context: StageContext, role: str) -> str:

@@ -123,7 +123,9 @@ class SeveralModels(SeveralRewards):
     def together(self, of_members: Sequence[Sequence[float]]) -> list[float]:
         """Return the combined score of each completion; `of_members` is [models][completions], normalised, no unit."""
         scores = torch.tensor(of_members, dtype=torch.float64)
-        if self._combine == "worst":
+        if self._combine == "own":
+            found = scores[0]
+        elif self._combine == "worst":
             found = scores.min(dim=0).values
         else:
             found = scores.mean(dim=0)
@@ -148,6 +150,7 @@ class SeveralModels(SeveralRewards):
         how = {
             "mean": "their mean",
             "worst": "the lowest",
+            "own": "that of the run's own",
             "mean_less_spread": f"their mean less {self._spread_weight:g} times their standard deviation",
         }[self._combine]
         context.recorder.note(f"Of the normalised scores of {len(self.members)} reward models, {how} is the reward.")

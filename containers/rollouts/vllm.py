@@ -34,6 +34,7 @@ from containers.packing.logps import causal_of, row_logps
 from containers.rollouts.engines import Rollouts, generating_by
 from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import TrialRows
+from containers.rollouts.vllm_process import end_vllm
 from containers.rollouts.vllm_server import ELSE, load_vllm
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,6 @@ logger = logging.getLogger(__name__)
 ADAPTERS_FOLDER = "vllm_adapters"
 # Per token, on average (nats): other kernels and half precision cause a tenth of that.
 _MOST_APART = 0.3
-_SHUTDOWN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,7 @@ class VllmEngine:
             if is_first_rank():
                 shutil.rmtree(self.folder, ignore_errors=True)
             if self.llm is not None:
-                # vLLM ignores SIGTERM, and is killed after this time.
-                self.llm.llm_engine.engine_core.shutdown(timeout=_SHUTDOWN_S)
+                end_vllm(self.llm)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 

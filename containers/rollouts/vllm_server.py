@@ -2,15 +2,6 @@
 
 import math
 import os
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,35 +9,13 @@ from transformers import PreTrainedModel
 
 from containers.contracts.configs.parts.training import VLLM_LORA_RANKS
 from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.hardware import GIB
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
+from containers.rollouts.vllm_process import apart_from_ranks, watched
 
 ELSE = "use train_policy.rollout_engine: shared_prompts instead"
-# torchrun's variables for a rank; with them, vLLM's processes would act as that rank.
-_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
-_VARIABLES = {
-    "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_HOST_IP": "127.0.0.1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-}
-# Memory settings of this process. vLLM cannot share buffers in expandable segments with other GPUs (vllm issue 42609),
-# and it decides its own memory.
-_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-# The guard holds handles of the processes, not their ids, which may be reused; Linux before 5.3 has no such handles.
-_GUARD = """
-import contextlib, os, signal, sys
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-with contextlib.suppress(OSError):
-    processes = [os.pidfd_open(int(pid)) for pid in sys.argv[1:]]
-    sys.stdin.read()
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-"""
-_GIB = 1024**3
 
 
 def load_vllm(
@@ -66,8 +35,9 @@ def load_vllm(
     batch, max_length = context.spec.batch, config.max_prompt_length + config.max_completion_length
     of_a_rank = batch.per_device_batch_size * batch.gradient_accumulation_steps
     sequences = of_a_rank * (batch.num_processes if config.vllm_gpus else 1)
-    space = sequences * max_length * _token_bytes(model)
-    with _apart_from_ranks(model.device, config.vllm_gpus, cache_gib=max(1, math.ceil(space / _GIB))):
+    space = sequences * max_length * token_bytes(model.config.get_text_config(), model.dtype)
+    gpus = vllm_gpus(model.device, config.vllm_gpus, dict(os.environ)) if model.device.type == "cuda" else ""
+    with apart_from_ranks(gpus, cache_gib=max(1, math.ceil(space / GIB))):
         import vllm
 
         llm = vllm.LLM(
@@ -89,36 +59,7 @@ def load_vllm(
             disable_log_stats=True,
             seed=context.spec.seed,
         )
-    _fail_when_gone(llm)
-    _end_with_this_process(llm)
-    return llm, str(vllm.__version__)
-
-
-def _fail_when_gone(llm: Any) -> None:
-    """Make a call that waits for vLLM fail when its process is gone: otherwise it waits forever (vLLM 0.29).
-
-    vLLM notices the end, but reports it only to the next call.
-    """
-    client = llm.llm_engine.engine_core
-    processes = client.resources.engine_manager.processes
-
-    def watch() -> None:
-        wait([process.sentinel for process in processes])
-        codes = ", ".join(str(process.exitcode) for process in processes)
-        client.outputs_queue.put_nowait(ChildProcessError(f"its process ended with {codes}"))
-
-    threading.Thread(target=watch, daemon=True, name="vllm-watch").start()
-
-
-def _end_with_this_process(llm: Any) -> None:
-    """Have vLLM killed when this process is gone, however it died: otherwise vLLM would stay, and keep its GPU.
-
-    A guard process waits for the end of a pipe that only this process holds open.
-    """
-    pids = [str(process.pid) for process in llm.llm_engine.engine_core.resources.engine_manager.processes]
-    command = [sys.executable, "-S", "-c", _GUARD, *pids]
-    # Stored on `llm`: the pipe closes when the guard object is freed.
-    llm.guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    return watched(llm), str(vllm.__version__)
 
 
 def _lora_room(rank: int) -> int:
@@ -129,42 +70,11 @@ def _lora_room(rank: int) -> int:
     return room
 
 
-def _token_bytes(model: PreTrainedModel) -> int:
-    """Bytes of one token's keys and values, from the widths in the model's config."""
-    config = model.config.get_text_config()
+def token_bytes(config: Any, dtype: torch.dtype) -> int:
+    """Bytes of one token's keys and values, from the widths in the config of a language model."""
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * width * model.dtype.itemsize)
-
-
-@contextmanager
-def _apart_from_ranks(device: torch.device, num_gpus: int, *, cache_gib: int) -> Iterator[None]:
-    """While this is open, started processes see only vLLM's GPUs and are no ranks.
-
-    They also ignore SIGTERM: it goes to all processes of a stage, and the stage first finishes its step and saves.
-
-    Args:
-        device: this rank's.
-        num_gpus: GPUs for vLLM alone, over which it divides the model; 0: the rank's own GPU.
-    """
-    before = dict(os.environ)
-    changed = {**_VARIABLES, "VLLM_CPU_KVCACHE_SPACE": str(cache_gib)}
-    if device.type == "cuda":
-        changed["CUDA_VISIBLE_DEVICES"] = vllm_gpus(device, num_gpus, before)
-    # Start the tracker now: the first spawned process would start it, and the start would unblock SIGTERM.
-    resource_tracker.ensure_running()
-    signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    try:
-        for name in before:
-            if name.startswith(_RANK_VARIABLES) or name in _ALLOCATOR_VARIABLES:
-                del os.environ[name]
-        os.environ.update(changed)
-        os.environ.setdefault("VLLM_CACHE_ROOT", str(Path(before.get("XDG_CACHE_HOME", "/tmp")) / "vllm"))  # noqa: S108
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        os.environ.clear()
-        os.environ.update(before)
+    return int(2 * config.num_hidden_layers * heads * width * dtype.itemsize)
 
 
 def vllm_gpus(device: torch.device, num_gpus: int, environment: dict[str, str]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from containers.contracts.configs.parts.evidence import evidence_contradictions
-from containers.contracts.configs.parts.judges import judge_contradictions
+from containers.contracts.configs.parts.judges import LanguageModelJudge, judge_contradictions
 from containers.contracts.configs.parts.policy_algorithms import contradictions as policy_contradictions
 from containers.contracts.configs.parts.preference_losses import contradictions as loss_contradictions
 from containers.contracts.configs.parts.rewards import RewardModelTerm, reward_contradictions
@@ -113,6 +113,12 @@ def _judges_make_sense(config: RunTree) -> Iterator[Mistake]:
                 f"evaluate_policy.judges.{place}",
                 f"{judge.name} compares completions with a reference answer, and the prompts come from preferences, "
                 "which have none. Name a prompt set with answers in `prompts`, or use other judges.",
+            )
+        if isinstance(judge, LanguageModelJudge) and judge.vllm_gpus > max(1, config.gpu_profile.num_gpus):
+            yield Mistake(
+                f"evaluate_policy.judges.{place}.vllm_gpus",
+                f"{judge.vllm_gpus} GPUs for {judge.name}, and gpu_profile `{config.gpu_profile.name}` has "
+                f"{config.gpu_profile.num_gpus}. Use fewer, or another profile.",
             )
 
 

@@ -151,6 +151,12 @@ def evidence_contradictions(
     named = next((judge for judge in judges if judge.name == settings.judge), None)
     if named is not None and any(same_judge(named, reward) for reward in rewards):
         yield "judge", f"{named.name} is one of the rewards that train the policy. Name a judge that is not."
+    if isinstance(named, LanguageModelJudge) and named.engine == "vllm":
+        yield (
+            "judge",
+            f"{named.name} is computed by vLLM, which would take the memory that the training needs. Set its engine "
+            "to transformers, or name a judge behind an address.",
+        )
     if settings.minimum_rank_agreement is not None:
         looking = evidence_judges(settings, judges, rewards)
         if not looking:

@@ -39,6 +39,14 @@ class LanguageModelJudge(NamedByType, ReferenceRewardModel):
 
     type: Literal["language_model"] = "language_model"
     criteria: Criteria = _CRITERIA
+    engine: Literal["transformers", "vllm"] = Field(
+        "transformers",
+        description="What computes it: transformers, on one GPU; or vLLM, if the stage image has it. A judge that "
+        "looks while the policy trains needs transformers",
+    )
+    vllm_gpus: int = Field(
+        1, ge=1, le=64, description="GPUs over which vLLM divides the model; more than 1 only with that engine"
+    )
 
 
 class EndpointJudge(NamedByType):
@@ -100,5 +108,7 @@ def judge_contradictions(judges: Sequence[Judge]) -> Iterator[tuple[str, str]]:
             for setting in _OF_TRAINING:
                 if getattr(judge, setting) != type(judge).model_fields[setting].default:
                     yield f"{key}.{setting}", "is about training. A judge compares two completions; leave it out."
-        elif isinstance(judge, JudgingModel) and (judge.path is None) == (judge.hub_id is None):
+        if isinstance(judge, LanguageModelJudge) and judge.engine != "vllm" and judge.vllm_gpus > 1:
+            yield f"{key}.vllm_gpus", f"{judge.vllm_gpus} GPUs are for vLLM. Set `engine: vllm`, or leave it out."
+        if isinstance(judge, JudgingModel) and (judge.path is None) == (judge.hub_id is None):
             yield key, "needs either `path` or `hub_id`, and not both."

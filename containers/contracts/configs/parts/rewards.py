@@ -103,8 +103,10 @@ class RewardModelTerm(Term):
     others: tuple[FurtherRewardModel, ...] = Field(
         (), description="Further reward models beside the run's own; their scores are normalised, so that they compare"
     )
-    combine: Literal["mean", "worst", "mean_less_spread"] = Field(
-        "mean", description="Of the scores of several: their mean, the lowest, or the mean less spread_weight × spread"
+    combine: Literal["mean", "worst", "mean_less_spread", "own"] = Field(
+        "mean",
+        description="Of the scores of several: their mean, the lowest, the mean less spread_weight × spread, or the "
+        "run's own alone: the others then only show, as a curve and a meter, where reward models disagree",
     )
     spread_weight: Positive = Field(
         1.0, description="For mean_less_spread: weight of the standard deviation of the scores of several models"

@@ -5,9 +5,12 @@ import math
 
 import pytest
 
+from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS
+from containers.contracts.configs.parts.rewards import ExactTerm
 from containers.contracts.configs.parts.training import OptimizerSettings
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -126,6 +129,17 @@ def test_gpus_that_vllm_has_to_itself_have_no_rank_in_the_policys_training_alone
     assert (batch.num_processes, batch.global_batch_size) == (6, 96)
     assert config_profile(profile, TrainRewardModelConfig()) == profile
     assert config_profile(profile, TrainPolicyConfig()) == profile
+
+
+def test_a_judge_by_vllm_gets_the_gpus_that_it_names_and_no_other_evaluation_more_than_one() -> None:
+    profile = GpuProfile(name="8x80gb", num_gpus=8, num_processes=8, gpu_memory_gib=80)
+    judges = (LanguageModelJudge(path="large", engine="vllm", vllm_gpus=4), ExactTerm())
+    part = config_profile(profile, EvaluatePolicyConfig(judges=judges))
+    assert (part.num_gpus, part.num_processes, part.num_rollout_gpus) == (4, 1, 3)
+    assert GpuProfile.model_validate_json(part.model_dump_json()) == part
+    plain = config_profile(profile, EvaluatePolicyConfig(judges=judges[1:]))
+    assert (plain.num_gpus, plain.num_rollout_gpus) == (1, 0)
+    assert config_profile(PROFILE, EvaluatePolicyConfig(judges=judges)).num_gpus == 0
 
 
 def test_why_auto_took_a_profile_changes_no_key() -> None:

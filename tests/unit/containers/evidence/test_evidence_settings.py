@@ -73,11 +73,12 @@ def test_judges_that_train_nothing_look_and_else_reference_answers(
             "endpoint compares pairs",
         ),
         ({"judge": "exact"}, 0.1, "judge", "one of the rewards"),
+        ({"judge": "large"}, 0.1, "judge", "vLLM, which would take the memory"),
         ({"on_no_gain": "roll_back"}, 0.0, "on_no_gain", "beta is 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], beta: float, key: str, text: str) -> None:
-    judges = [ENDPOINT, ExactTerm(), GOLD]
+    judges = [ENDPOINT, ExactTerm(), GOLD, LanguageModelJudge(name="large", path="large", engine="vllm")]
     found = dict(evidence_contradictions(EvidenceSettings(**settings), judges, [ExactTerm()], beta=beta))
     assert list(found) == [key] and text in found[key]
 

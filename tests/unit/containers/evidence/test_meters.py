@@ -2,7 +2,7 @@
 
 import pytest
 
-from containers.evidence.meters import Meters, limits_of, repetition
+from containers.evidence.meters import Meters, distinctness, limits_of, repetition
 from containers.rollouts.generate import Completion
 
 
@@ -18,10 +18,33 @@ def test_repetition_is_the_share_of_phrases_that_the_answer_has_had(tokens: tupl
     assert repetition(tokens) == pytest.approx(share)
 
 
+@pytest.mark.parametrize(
+    ("answers", "share"),
+    [
+        ([(1, 2, 3, 4)] * 5, 0.2),  # five prompts, the same phrase
+        ([(1, 2, 3, 4, 5), (1, 2, 3, 4, 6)], 3 / 4),
+        ([(1, 2, 3, 4, 1, 2, 3, 4)], 0.8),
+        ([(1, 2), ()], 1.0),
+        ([], 1.0),
+    ],
+)
+def test_distinctness_is_the_share_of_different_phrases_in_all_answers(
+    answers: list[tuple[int, ...]], share: float
+) -> None:
+    assert distinctness(answers) == pytest.approx(share)
+
+
+def test_answers_that_grow_alike_over_all_prompts_are_outside() -> None:
+    meters = Meters(limits_of([answer(*range(10)), answer(*range(12))], {"distinct_phrases_fraction": 0.9}))
+    said = [text for _ in range(8) for text in meters.take({"distinct_phrases_fraction": 0.4})]
+    assert said == ["40.0 % of the phrases of all answers are different ones, below the limit of 45.0 %"]
+
+
 def test_limits_come_from_the_trusted_policys_answers() -> None:
     answers = [answer(*range(number)) for number in (8, 10, 12)]
     figures = {
         "repeated_phrases_fraction": 0.2,
+        "distinct_phrases_fraction": 0.8,
         "identical_completions_fraction": 0.5,
         "reward_disagreement": 0.3,
         "reward_state_outlier_fraction": 0.02,
@@ -32,6 +55,8 @@ def test_limits_come_from_the_trusted_policys_answers() -> None:
     found = limits_of(answers, figures, maximum_kl=5.0)
     length = found["completion_length"]
     assert (length.start, length.low, length.high) == pytest.approx((10, 10 - 2 * 1.63299, 10 + 2 * 1.63299), abs=1e-4)
+    distinct = found.pop("distinct_phrases_fraction")
+    assert (distinct.start, distinct.low, distinct.high) == (0.8, pytest.approx(0.4), None)
     assert {name: limit.high for name, limit in found.items() if name != "completion_length"} == pytest.approx(
         {
             "repeated_phrases_fraction": 0.6,

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
-from containers.contracts.configs.parts.judges import Judge, OtherRewardModel, judge_contradictions
+from containers.contracts.configs.parts.judges import Judge, LanguageModelJudge, OtherRewardModel, judge_contradictions
 from containers.contracts.configs.parts.rewards import ExactTerm, LengthTerm, MathTerm, PythonTerm, RegexTerm
 from containers.contracts.manifest import LineageEntry, Manifest
 from containers.contracts.names import StageName
@@ -168,8 +168,9 @@ def test_an_outcome_of_other_values_than_right_and_wrong_is_no_share() -> None:
 
 def test_settings_of_training_and_equal_names_are_mistakes_of_judges() -> None:
     judges = (ExactTerm(weight=2.0), RegexTerm(pattern="e", name="exact", only_if="exact"), OtherRewardModel(name="x"))
+    judges = (*judges, LanguageModelJudge(path="large", vllm_gpus=2))
     found = dict(judge_contradictions(judges))
-    assert set(found) == {"judges.0.weight", "judges.1.name", "judges.1.only_if", "judges.2"}
+    assert set(found) == {"judges.0.weight", "judges.1.name", "judges.1.only_if", "judges.2", "judges.3.vllm_gpus"}
 
 
 def test_the_seed_of_torch_changes_no_verdict(tmp_path: Path, inputs: dict[str, Path]) -> None:

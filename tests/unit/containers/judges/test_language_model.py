@@ -12,7 +12,7 @@ from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.records import PolicyEvaluation
 from containers.judges import language_model as module
 from containers.judges.base import Pair
-from containers.judges.language_model import LanguageModel
+from containers.judges.language_model import LanguageModel, PlainLetters, letters_of
 from containers.judges.orders import Chosen, places_of, verdict_of
 from containers.models.loading import load_causal_model
 from containers.rewards.base import Answered
@@ -77,21 +77,21 @@ def test_the_question_has_both_answers_in_order_and_a_version_of_its_own() -> No
 
 
 class Likes:
-    """Stands for the model: probabilities of the letters by what each question shows."""
+    """Stands for the model: probabilities of the letters of one question after another."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, chances: list[tuple[float, float]]) -> None:
+    longest = 10_000
+
+    def __init__(self, *chances: tuple[float, float]) -> None:
         self.given = iter(chances)
-        monkeypatch.setattr(LanguageModel, "_chances", lambda _, batch: [next(self.given) for _ in batch])
+
+    def chances(self, questions: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+        return [next(self.given) for _ in questions]
+
+    def close(self) -> None:
+        raise AssertionError("It was closed before it had judged.")
 
 
-@pytest.fixture
-def judge(tmp_path: Path) -> LanguageModel:
-    folder = save_causal_model(tmp_path / "judge", seed=1)
-    model = load_causal_model(folder, dtype=torch.float32, device=torch.device("cpu"))
-    return LanguageModel(model, tiny_tokenizer(), JUDGE, origin="here", batch_size=4, part="")
-
-
-def test_letters_are_compared_and_little_probability_on_them_is_no_choice(judge: LanguageModel) -> None:
+def test_letters_are_compared_and_little_probability_on_them_is_no_choice() -> None:
     assert [module._choice(*chances) for chances in ((0.6, 0.3), (0.2, 0.7), (0.45, 0.45))] == [FIRST, SECOND, TIE]
     assert module._choice(0.2, 0.1).reason == "it would write something else than A or B"
 
@@ -121,28 +121,23 @@ def test_random_weights_write_no_letter_and_so_judge_nothing(tmp_path: Path) -> 
     assert "it would write something else than A or B" in figures.problem
 
 
-def chances_of(choices: Sequence[str]) -> list[tuple[float, float]]:
-    return [{"A": (0.8, 0.1), "B": (0.1, 0.8)}[choice] for choice in choices]
-
-
-def test_the_next_letter_is_that_of_a_plain_forward(judge: LanguageModel) -> None:
+def test_the_next_letter_is_that_of_a_plain_forward(tmp_path: Path) -> None:
     """Batches of questions of other lengths, padded on the right."""
-    tokenizer = tiny_tokenizer()
-    ids = [tokenizer(text, add_special_tokens=False).input_ids for text in ("A longer question, or so", "B?", "Why")]
-    found = judge._chances(ids)
+    tokenizer, folder = tiny_tokenizer(), save_causal_model(tmp_path / "judge", seed=1)
+    model = load_causal_model(folder, dtype=torch.float32, device=torch.device("cpu"))
+    texts = ("A longer question, or so", "B?", "Why", "Which")
+    ids = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+    found = PlainLetters(model, letters_of(tokenizer), pad_id=0, batch_size=3).chances(ids)
     for tokens, (first, second) in zip(ids, found, strict=True):
         with torch.no_grad():
-            chances = judge._model(torch.tensor([tokens])).logits[0, -1].softmax(-1)
+            chances = model(torch.tensor([tokens])).logits[0, -1].softmax(-1)
         letters = [tokenizer(letter, add_special_tokens=False).input_ids[0] for letter in "AB"]
         assert [first, second] == pytest.approx([float(chances[letter]) for letter in letters], rel=1e-4)
 
 
-def test_equal_texts_are_ties_that_no_model_is_asked_about(
-    judge: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(judge, "_longest", 10_000)
-    # Questions of the same length go in order: the pair with the policy first, then with the reference first.
-    Likes(monkeypatch, chances_of("AB"))
+def test_equal_texts_are_ties_that_no_model_is_asked_about() -> None:
+    # The pair with the policy first, then with the reference first.
+    judge = LanguageModel(Likes((0.8, 0.1), (0.1, 0.8)), tiny_tokenizer(), JUDGE, origin="here", part="")
     same = Pair(answered("the same"), answered("the same"))
     found = judge.verdicts([same, *pairs(1), same])
     assert [verdict.points for verdict in found] == [0.5, 1.0, 0.5]

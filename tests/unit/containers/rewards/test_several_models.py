@@ -90,12 +90,13 @@ def alone(tmp_path: Path, inputs: dict[str, Path], ending: str) -> list[float]:
     [
         ({}, statistics.mean),
         ({"combine": "worst"}, min),
+        ({"combine": "own"}, lambda scores: scores[0]),
         (
             {"combine": "mean_less_spread", "spread_weight": 2.0},
             lambda scores: statistics.mean(scores) - 2 * statistics.stdev(scores),
         ),
     ],
-    ids=["mean", "worst", "mean less spread"],
+    ids=["mean", "worst", "own", "mean less spread"],
 )
 def test_the_normalised_scores_are_combined(
     tmp_path: Path, inputs: dict[str, Path], changes: dict[str, Any], combined: Any

@@ -9,6 +9,7 @@ from tasks.config.loading import load_run_config
 from tests.unit.factories.run_files import PROFILE, write_run
 
 DIVIDED = {"num_processes": 2, "distribution": "fsdp"}
+LARGE_JUDGE = {"type": "language_model", "path": "large", "engine": "vllm"}
 TWO_GPUS = {**PROFILE, "num_gpus": 2, "num_processes": 2, "gpu_memory_gib": 48}
 
 
@@ -71,6 +72,10 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
         (
             {"train_policy": {"rollout_engine": "vllm", "vllm_gpus": 2, "lora": {"r": 8}}, "gpu_profile": TWO_GPUS},
             "train_policy.vllm_gpus: 2 for vLLM leave none for a rank: gpu_profile `small` has 2 GPUs.",
+        ),
+        (
+            {"evaluate_policy": {"judges": [{**LARGE_JUDGE, "vllm_gpus": 4}]}, "gpu_profile": TWO_GPUS},
+            "evaluate_policy.judges.0.vllm_gpus: 4 GPUs for language_model, and gpu_profile `small` has 2.",
         ),
         (
             {"train_policy": {"rollout_engine": "vllm", "vllm_gpus": 1, "lora": {"r": 8}}},
