@@ -1,23 +1,20 @@
 """The completions of a step: draw prompts, let the policy complete them on all ranks, and have them rewarded."""
 
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from containers.algorithms.policy_step import StepBatch
+from containers.algorithms.rollout import Rollout, StepBatch
 from containers.contracts.configs.parts.policy_algorithms import MOST_ROUNDS
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.digests import write_atomically
-from containers.distributed.ranks import is_first_rank, of_all_ranks
+from containers.contracts.schedule import Minibatches
+from containers.distributed.ranks import of_all_ranks
 from containers.evidence.meters import distinctness, repetition
-from containers.harness.errors import NoSignalError
+from containers.harness.errors import NoSignalError, StageError
 from containers.losses.advantages import has_spread
 from containers.packing.logps import causal_of
 from containers.rewards.base import Answered
@@ -27,9 +24,6 @@ from containers.rewards.term_curves import term_curves
 from containers.rollouts.engines import Writing
 from containers.rollouts.generate import Completion, sampled_completions
 from containers.rollouts.prompts import PolicyPrompt, PromptOrder
-from containers.training.checkpoints import CHECKPOINT_PREFIX
-
-ROLLOUTS_FILE = "rollouts.json"
 
 
 @dataclass(frozen=True)
@@ -38,11 +32,13 @@ class Written:
 
     Attributes:
         prompt: place of its prompt among the training prompts.
+        sampling: log-probability of each token by the engine; empty where the policy itself wrote it.
     """
 
     prompt: int
     completion: Completion
     scored: Scored
+    sampling: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,13 +81,19 @@ class Rewarded:
 
 @dataclass
 class PolicyRollouts:
-    """Makes the completions of each step, the same number on each rank.
+    """Makes rollouts, with the same number of completions on each rank.
 
     Attributes:
         opening: what the chat template writes for the policy after a prompt.
         position: prompts drawn so far.
-        rows_per_rank: completions of a rank in a step.
-        steps_without_signal: newest steps in a row in which no prompt's completions differed in reward.
+        rows_per_rank: completions of a rank in a rollout.
+        order_seed: of the order of its minibatches.
+        sampling: as of the engine's `Rollouts`.
+        minibatches: how a rollout is divided into updates.
+        steps_without_signal: newest rollouts in a row in which no prompt's completions differed in reward.
+        newest: the completions of the newest rollout.
+        figures: its curves.
+        current: the rollout that updates are made from.
     """
 
     config: TrainPolicyConfig
@@ -103,10 +105,15 @@ class PolicyRollouts:
     rows_per_rank: int
     rank: int
     num_ranks: int
+    order_seed: int = 0
+    sampling: Callable[[], list[list[float]]] | None = None
+    minibatches: Minibatches = Minibatches()  # noqa: RUF009 - it is frozen
     opening: str = ""
     position: int = 0
     steps_without_signal: int = 0
     newest: Rewarded = field(default_factory=Rewarded)
+    figures: dict[str, float] = field(default_factory=dict)
+    current: Rollout | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -114,8 +121,8 @@ class PolicyRollouts:
         written = [row.completion for row in self.newest.rows]
         return sum(len(one.prompt_ids) + len(one.completion_ids) for one in written)
 
-    def next_batch(self, policy: Any) -> tuple[StepBatch, dict[str, float]]:
-        """Return the next step's completions, the same on every rank but for the rank's own, and their figures.
+    def next_batch(self, policy: Any) -> StepBatch:
+        """Return the completions of the next rollout, the same on every rank but for the rank's own; `figures` is new.
 
         Raises:
             DivergedError: nothing can be sampled from the policy's logits, or a score is not finite.
@@ -131,7 +138,19 @@ class PolicyRollouts:
             # Of what was drawn first, before any refill.
             figures["prompts_without_signal_fraction"] = 1.0 - float(signal.float().mean())
             self._count_without_signal(any_signal=bool(signal.any()))
-        return batch, figures | ({"rounds": float(rounds)} if self.config.method.refill else {})
+        self.figures = figures | ({"rounds": float(rounds)} if self.config.method.refill else {})
+        return batch
+
+    def use(self, batch: StepBatch) -> Rollout:
+        """Make the newest completions, for which a step has been prepared, the present rollout; for all ranks."""
+        if self.minibatches.updates > 1:
+            written = [row.completion for row in self.newest.rows]
+            batch = batch.gathered(
+                [list(one.prompt_ids) for one in written], [list(one.completion_ids) for one in written]
+            )
+        seed = f"{self.order_seed} {self.position}"
+        self.current = Rollout(batch, self.minibatches, seed, rank=self.rank, num_ranks=self.num_ranks)
+        return self.current
 
     def _refilled(self, policy: Any, drawn: Rewarded) -> tuple[Rewarded, int]:
         """Return a step of prompts whose outcomes differ, and how many rounds it took.
@@ -163,11 +182,26 @@ class PolicyRollouts:
         self.position += self.rows_per_rank * self.num_ranks // siblings
         completions = self.written(policy, places)
         asked = [self.answered(place, completion) for place, completion in zip(places, completions, strict=True)]
-        own = [Written(*row) for row in zip(places, completions, self.reward.scored(asked), strict=True)]
+        told = self._said(completions)
+        own = [Written(*row) for row in zip(places, completions, self.reward.scored(asked), told, strict=True)]
         everywhere = tuple(row for part in of_all_ranks(own) for row in part)
         scored = [row.scored for row in everywhere]
         rewards = self.reward.combined(scored, [row.completion for row in everywhere])
         return Rewarded(everywhere, rewards, self.reward.rounding(scored))
+
+    def _said(self, completions: Sequence[Completion]) -> list[tuple[float, ...]]:
+        """Return what the engine says of each token of these completions, which it has just written."""
+        if self.sampling is None:
+            return [()] * len(completions)
+        said = self.sampling()
+        if len(said) != len(completions):
+            raise StageError(
+                f"the engine says the probabilities of {len(said)} completions, and wrote {len(completions)}"
+            )
+        rows = [tuple(row[: len(one.completion_ids)]) for row, one in zip(said, completions, strict=True)]
+        if short := [place for place, row in enumerate(rows) if len(row) != len(completions[place].completion_ids)]:
+            raise StageError(f"the engine says no probability of some tokens of completion {short[0] + 1}")
+        return rows
 
     def answered(self, place: int, completion: Completion) -> Answered:
         """Return a completion of that training prompt, as rewards see it."""
@@ -176,14 +210,21 @@ class PolicyRollouts:
 
     def written(self, policy: Any, places: Sequence[int]) -> list[Completion]:
         """Return one completion by the policy for each of these prompts."""
+        # vLLM queues what does not fit; the other engines hold all at once, so they get one minibatch after another.
+        is_queued = self.config.rollout_engine == "vllm"
+        at_a_time = len(places) if is_queued else -(-len(places) // self.minibatches.per_epoch)
         with self.writing(policy):
-            return sampled_completions(
-                causal_of(policy),
-                self.tokenizer,
-                [self.prompts[place].token_ids for place in places],
-                max_new_tokens=self.config.max_completion_length,
-                temperature=self.config.temperature,
-            )
+            return [
+                completion
+                for start in range(0, len(places), at_a_time)
+                for completion in sampled_completions(
+                    causal_of(policy),
+                    self.tokenizer,
+                    [self.prompts[place].token_ids for place in places[start : start + at_a_time]],
+                    max_new_tokens=self.config.max_completion_length,
+                    temperature=self.config.temperature,
+                )
+            ]
 
     def _batch(self, step: Rewarded) -> StepBatch:
         first = self.rank * self.rows_per_rank
@@ -194,9 +235,11 @@ class PolicyRollouts:
             first_row=first,
             rewards=step.rewards.rewards,
             lengths=torch.tensor([len(row.completion.completion_ids) for row in step.rows]),
+            ended=torch.tensor([row.completion.ended for row in step.rows]),
             takes_part=step.rewards.takes_part,
             divides=step.rewards.divides,
             rounding=step.rounding,
+            sampling=[torch.tensor(row.sampling) for row in own if row.sampling],
         )
 
     def _figures(self, step: Rewarded, batch: StepBatch) -> dict[str, float]:
@@ -248,35 +291,3 @@ class PolicyRollouts:
             "they are too hard for this policy, or it solves them all. Use other prompts, more num_generations, "
             "another reward, fewer steps, or set parts.refill to false."
         )
-
-    def state(self) -> dict[str, Any]:
-        """Return what a resumed training needs, as JSON values."""
-        return {
-            "position": self.position,
-            "steps_without_signal": self.steps_without_signal,
-            "reward": self.reward.state(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from that state."""
-        self.position, self.steps_without_signal = state["position"], state["steps_without_signal"]
-        self.reward.restore(state["reward"])
-
-
-class RolloutsCallback(TrainerCallback):  # type: ignore[misc]
-    """Writes into each checkpoint the state of the rollouts."""
-
-    def __init__(self, rollouts: PolicyRollouts) -> None:
-        self._rollouts = rollouts
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write the file, on the first rank."""
-        if is_first_rank():
-            file = Path(args.output_dir) / f"{CHECKPOINT_PREFIX}{state.global_step}" / ROLLOUTS_FILE
-            write_atomically(file, json.dumps(self._rollouts.state()))
-
-
-def restore_rollouts(rollouts: PolicyRollouts, checkpoint: Path | None) -> None:
-    """Go on where the rollouts were when that checkpoint was written; without one, leave them as they are."""
-    if checkpoint is not None:
-        rollouts.restore(json.loads((checkpoint / ROLLOUTS_FILE).read_text(encoding="utf-8")))

@@ -10,7 +10,7 @@ Which completions count: one that does not take part has weight 0, and is in no 
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -18,50 +18,20 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from containers.algorithms.critic import Critic
+from containers.algorithms.rollout import StepBatch
+from containers.algorithms.sampling_check import SUMS
 from containers.contracts.configs.parts.policy_algorithms import OBJECTIVES, PolicyAlgorithm
+from containers.contracts.configs.train_policy import SamplingCorrection
 from containers.distributed.ranks import of_all_ranks
 from containers.harness.errors import DivergedError
-from containers.losses.advantages import GROUP_ADVANTAGES, batch_spread, kl_to_go
+from containers.losses.advantages import GROUP_ADVANTAGES, batch_spread
+from containers.losses.importance import importance_weights, sampling_kl
 from containers.losses.ratios import KL_ESTIMATORS, RATIOS, completion_sums, k1
+from containers.losses.values import discounted
 from containers.losses.weights import WEIGHTS
 from containers.packing.attention import packed
 from containers.packing.logps import CompletionPack, Cut, Pack, causal_of
-
-
-@dataclass
-class StepBatch:
-    """The completions of one step: this rank's tokens, and of all ranks what the loss couples.
-
-    Attributes:
-        prompts: token ids of the prompt of each of this rank's B rows; siblings are adjacent.
-        completions: token ids of each.
-        first_row: place of the first of these rows among the R rows of all ranks.
-        rewards: [R], before the KL.
-        lengths: [R] tokens of each completion.
-        takes_part: [R] bool.
-        divides: [R / K] bool; false where an advantage is not to be divided by the group's spread.
-        rounding: differences of rewards up to this are noise.
-        reference: log-probabilities of each row's tokens under the reference; empty without a KL.
-        old: the same under the policy that wrote the row; None where the update's own forward gives them.
-        advantages: of each row, [1] or one for each of its tokens; None where the update's own forward gives it.
-    """
-
-    prompts: list[list[int]]
-    completions: list[list[int]]
-    first_row: int
-    rewards: Tensor
-    lengths: Tensor
-    takes_part: Tensor
-    divides: Tensor
-    rounding: float = 0.0
-    reference: list[Tensor] = field(default_factory=list)
-    old: list[Tensor | None] = field(default_factory=list)
-    advantages: list[Tensor | None] = field(default_factory=list)
-
-    @property
-    def own(self) -> slice:
-        """The places of this rank's rows among those of all ranks."""
-        return slice(self.first_row, self.first_row + len(self.completions))
 
 
 @dataclass(frozen=True)
@@ -72,20 +42,24 @@ class PolicyStep:
         method: the algorithm with all of its parts.
         num_generations: completions of each prompt (K).
         longest: maximum tokens of a completion.
-        updates_per_batch: how often a batch is used.
+        updates_per_rollout: updates that use completions which were written together.
         cut: makes packs, or padded rows, of a rank's prompts and completions.
         reference: the reference policy; None: the policy without its adapters.
         aux_weight: weight of the loss by which experts are balanced.
+        critic: gives the values of advantages that need some.
+        correction: of rows that an engine wrote.
     """
 
     accelerator: Accelerator
     method: PolicyAlgorithm
     num_generations: int
     longest: int
-    updates_per_batch: int
+    updates_per_rollout: int
     cut: Cut
     reference: Any = None
     aux_weight: float = 0.0
+    critic: Critic | None = None
+    correction: SamplingCorrection = SamplingCorrection()  # noqa: RUF009 - it is frozen
 
     @torch.no_grad()
     def prepare(self, model: Any, batch: StepBatch) -> None:
@@ -100,9 +74,11 @@ class PolicyStep:
                 batch.reference = _whole(self._logps(self.reference if has_own else policy, packs, batch))
         waits = self._rows_that_wait(packs, batch)
         early = [pack for pack in packs if not all(waits[row] for row in pack.rows)]
-        if self.updates_per_batch > 1 or (method.beta and method.kl_place != "loss"):
+        if self.updates_per_rollout > 1 or (method.beta and method.kl_place != "loss"):
             known = self._logps(policy, early, batch)
             batch.old = [None if waits[row] else logps for row, logps in enumerate(known)]
+        if self.critic is not None and self.updates_per_rollout > 1:
+            self.critic.expect(batch, packs, method)
         self._fill_advantages(batch, waits)
 
     def update(self, model: Any, batch: StepBatch) -> tuple[Tensor, dict[str, float]]:
@@ -110,7 +86,8 @@ class PolicyStep:
 
         Returns:
             The loss, whose mean over the ranks is that of the step; and sums over this rank's tokens: `tokens`, `kl`
-            (nats), `entropy` (nats), `ratio`, `limited` (tokens).
+            (nats), `entropy` (nats), `ratio`, `limited` (tokens), and those of `sampling_check`. All are 0 while the
+            critic warms up, since the policy does not move then.
 
         Raises:
             DivergedError: a log-probability is not finite.
@@ -118,7 +95,9 @@ class PolicyStep:
         packs = self.cut(batch.prompts, batch.completions)
         weights = _weights(self.method, batch, longest=self.longest)[batch.own]
         total = torch.zeros((), device=self.accelerator.device)
-        sums = dict.fromkeys(("tokens", "kl", "entropy", "ratio", "limited"), 0.0)
+        sums = dict.fromkeys(("tokens", "kl", "entropy", "ratio", "limited", *SUMS), 0.0)
+        if self.critic is not None and not self._learnt(self.critic, batch, packs):
+            return total, sums
         with self._computing(model, packs):
             for pack in packs:
                 with nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model):
@@ -126,6 +105,14 @@ class PolicyStep:
                     self.accelerator.backward(loss)
                 total += loss.detach()
         return total, sums
+
+    def _learnt(self, critic: Critic, batch: StepBatch, packs: Sequence[Pack]) -> bool:
+        """Update the critic, whose own forward gives the values that are not known; whether the policy may move."""
+        is_new = not batch.values
+        critic.learn(batch, packs, self.method)
+        if is_new:
+            self._fill_advantages(batch, ())
+        return critic.is_ready
 
     def _pack_loss(self, model: Any, batch: StepBatch, pack: Pack, weights: Tensor, sums: dict[str, float]) -> Tensor:
         """Return the loss of one pack, times the number of ranks, since ranks take the mean of their gradients."""
@@ -135,28 +122,47 @@ class PolicyStep:
         _demand_finite(logps)
         now, device = logps.detach(), logps.device
         of = torch.repeat_interleave(torch.arange(len(pack.rows)), torch.tensor(pack.lengths)).to(device)
-        old = torch.cat([_or(batch.old[row], own) for row, own in zip(pack.rows, pack.by_completion(now), strict=True)])
-        reference = torch.cat([batch.reference[row] for row in pack.rows]) if method.beta else now
+        old = torch.cat(
+            [_or(batch.old[row], own).to(device) for row, own in zip(pack.rows, pack.by_completion(now), strict=True)]
+        )
+        reference = torch.cat([batch.reference[row] for row in pack.rows]).to(device) if method.beta else now
         self._fill_late(batch, pack, completion_sums(k1(now, reference), of))
         advantages = torch.cat(
             [_found(batch.advantages[row]).expand(length) for row, length in zip(pack.rows, pack.lengths, strict=True)]
         )
         ratio = RATIOS[method.ratio_over](logps, old, of)
         objective, is_limited = OBJECTIVES[method.objective](logps, ratio, advantages.to(device), method)
+        if batch.sampling:
+            objective = objective * self._correction(batch, pack, old, of, sums)
         if method.beta and method.kl_place == "loss":
             objective = objective + method.beta * KL_ESTIMATORS[method.kl_estimator](logps, reference)
+        if method.entropy_weight:
+            objective = objective - method.entropy_weight * entropies
         sums["tokens"] += len(logps)
         sums["kl"] += float(k1(now, reference).sum())
         sums["entropy"] += float(entropies.detach().sum())
         sums["ratio"] += float(ratio.detach().sum())
         sums["limited"] += float(is_limited.sum())
+        surprise = completion_sums(-now - entropies.detach(), of)
+        sums["surprise"] += float(surprise.sum())
+        sums["surprise_squares"] += float(surprise.square().sum())
         loss: Tensor = (weights[list(pack.rows)].to(device)[of] * objective).sum() * ranks
         return loss if aux is None else loss + self.aux_weight * aux * len(pack.rows) / len(batch.completions)
+
+    def _correction(self, batch: StepBatch, pack: Pack, old: Tensor, of: Tensor, sums: dict[str, float]) -> Tensor:
+        """Return [N] weights of the pack's tokens, which an engine drew from almost the policy that they count as."""
+        sampling = torch.cat([batch.sampling[row] for row in pack.rows]).to(old)
+        weights = importance_weights(old, sampling, of, over=self.correction.over, cap=self.correction.cap)
+        sums["sampling_kl"] += float(sampling_kl(old, sampling).sum())
+        sums["weights"] += float(weights.sum())
+        sums["weight_squares"] += float(weights.square().sum())
+        sums["weighted"] += len(weights)
+        return weights
 
     def _rows_that_wait(self, packs: Sequence[Pack], batch: StepBatch) -> list[bool]:
         """Return for each row whether the update's own forward gives its KL: all of its siblings are in one pack."""
         waits = [False] * len(batch.completions)
-        if self.updates_per_batch > 1 or self.method.kl_place != "reward" or not self.method.beta:
+        if self.updates_per_rollout > 1 or self.method.kl_place != "reward" or not self.method.beta:
             return waits
         for pack in packs:
             prompts = [(batch.first_row + row) // self.num_generations for row in pack.rows]
@@ -169,6 +175,11 @@ class PolicyStep:
         method = self.method
         if method.advantage == "batch_spread":
             batch.advantages = list(self._token_advantages(batch))
+            return
+        if method.advantage == "gae":
+            if batch.values:
+                pairs = zip(batch.returns, batch.values, strict=True)
+                batch.advantages = list(self._normalised(batch, torch.cat([came - value for came, value in pairs])))
             return
         rewards = batch.rewards
         if method.beta and method.kl_place == "reward":
@@ -202,12 +213,17 @@ class PolicyStep:
         return values.flatten().float()
 
     def _token_advantages(self, batch: StepBatch) -> Sequence[Tensor]:
-        """Return for each row one advantage a token: reward less the KL from there on, normalised over the step."""
+        """Return for each row one advantage a token: reward less the KL from there on, normalised over the rollout."""
         method, lengths = self.method, batch.lengths[batch.own]
         values = torch.repeat_interleave(batch.rewards[batch.own], lengths)
         if method.beta and method.kl_place == "token_reward":
             kl = torch.cat([k1(_found(old), ref) for old, ref in zip(batch.old, batch.reference, strict=True)])
-            values = values - method.beta * kl_to_go(kl, lengths).to(values)
+            values = values - method.beta * discounted(kl, lengths, discount=1.0).to(values)
+        return self._normalised(batch, values)
+
+    def _normalised(self, batch: StepBatch, values: Tensor) -> Sequence[Tensor]:
+        """Return for each row [T] its values less the mean of all ranks' tokens, divided by their deviation."""
+        lengths = batch.lengths[batch.own]
         counts = torch.repeat_interleave(batch.takes_part[batch.own], lengths)
         everywhere = of_all_ranks((values, counts))
         whole, all_counts = (torch.cat(parts) for parts in zip(*everywhere, strict=True))

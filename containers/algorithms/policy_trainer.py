@@ -4,6 +4,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -12,7 +13,9 @@ from torch import Tensor
 from transformers import Trainer, default_data_collator
 
 from containers.algorithms.policy_rollouts import PolicyRollouts
-from containers.algorithms.policy_step import PolicyStep, StepBatch
+from containers.algorithms.policy_step import PolicyStep
+from containers.algorithms.rollout import Rollout
+from containers.algorithms.sampling_check import SamplingCheck
 from containers.contracts.outcome import Metric
 from containers.distributed.ranks import of_all_ranks
 from containers.harness.errors import DivergedError, StageError
@@ -20,6 +23,8 @@ from containers.rollouts.completion_log import CompletionLog
 
 # Start and end of a curve: the mean over this share of its points.
 _END_SHARE = 0.1
+# By which beta follows the KL at most, for each horizon of completions.
+_MOST_CHANGE = 0.2
 # The curves that the manifest has, and their units.
 _UNITS = {"reward": "score", "kl": "nats", "completion_length": "tokens", "ended_fraction": "fraction"}
 
@@ -48,7 +53,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
     Args:
         rollouts: makes the batches.
         make_step: makes the step; takes the Trainer's accelerator.
-        updates_per_batch: how often a batch is used.
+        sampling_check: follows whether completions come from the policy.
         completion_log: keeps completions at each logging step; None on every rank but the first.
         num_logged_completions: number of completions kept of the newest batch; siblings are adjacent.
         **arguments: as Trainer.
@@ -59,24 +64,24 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         *,
         rollouts: PolicyRollouts,
         make_step: Any,
-        updates_per_batch: int,
         completion_log: CompletionLog | None,
+        sampling_check: SamplingCheck | None = None,
         num_logged_completions: int,
         **arguments: Any,
     ) -> None:
         super().__init__(data_collator=default_data_collator, **arguments)
         self.rollouts = rollouts
         self.step: PolicyStep = make_step(self.accelerator)
-        self._updates_per_batch = updates_per_batch
         self._completion_log = completion_log
+        self._sampling_check = sampling_check
         self._num_logged_completions = num_logged_completions
-        self._batch: StepBatch | None = None
         self._figures: dict[str, list[float]] = defaultdict(list)
-        # The curves' values at the newest step.
+        # The curves' values at the newest step, and whether it began a rollout.
         self.step_figures: dict[str, float] = {}
+        self.is_new_rollout = False
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Make completions, unless those of the last step are used again, and compute the gradients of one update.
+        """Write a rollout, unless the last one is to be used again, and compute the gradients of one update.
 
         Raises:
             DivergedError: a log-probability, score or loss is not finite; names the step.
@@ -85,30 +90,47 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         started_at_s = time.perf_counter()
         self.step_figures = {}
         try:
-            if self._batch is None or self.state.global_step % self._updates_per_batch == 0:
-                self._batch, figures = self.rollouts.next_batch(self.accelerator.unwrap_model(model))
-                self.note(figures)
-                self.state.num_input_tokens_seen += self.rollouts.num_tokens
-                self.step.prepare(model, self._batch)
+            rollout = self.rollouts.current
+            self.is_new_rollout = rollout is None or rollout.is_used_up
+            if rollout is None or rollout.is_used_up:
+                rollout = self._written(model)
+            batch = rollout.next_batch()
             model.train()
-            loss, sums = self.step.update(model, self._batch)
+            loss, sums = self.step.update(model, batch)
+            if sums["tokens"]:
+                self._note_sums(sums, num_completions=len(batch.rewards))
         except (DivergedError, StageError) as error:
             raise type(error)(self._message(str(error), diverged=isinstance(error, DivergedError))) from error
-        self._note_sums(sums, num_completions=len(self._batch.rewards))
+        if self.step.critic is not None:
+            self.note(self.step.critic.curves)
+        if sums["tokens"]:
+            self._adapt_beta()
         self.note({"step_time_s": time.perf_counter() - started_at_s})
         if not math.isfinite(float(loss)):
             raise DivergedError(self._message(f"the policy's loss is {float(loss)}", diverged=True))
         return loss
+
+    def _written(self, model: Any) -> Rollout:
+        batch = self.rollouts.next_batch(self.accelerator.unwrap_model(model))
+        self.note(self.rollouts.figures)
+        self.state.num_input_tokens_seen += self.rollouts.num_tokens
+        self.step.prepare(model, batch)
+        return self.rollouts.use(batch)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the curves' means since the last line, and keep completions."""
         means = {name: sum(values) / len(values) for name, values in self._figures.items()}
         self._figures.clear()
         super().log({**logs, **means}, start_time)
-        if "completion_length" in means and self._batch is not None:
-            advantages = [[_number(value) for value in part] for part in of_all_ranks(self._batch.advantages)]
+        if "completion_length" in means and self.rollouts.current is not None:
+            advantages = self._advantages(self.rollouts.current)
             if self._completion_log is not None:
-                self._completion_log.add(self._newest_completions([*chain.from_iterable(advantages)]))
+                self._completion_log.add(self._newest_completions(advantages))
+
+    def _advantages(self, rollout: Rollout) -> list[float]:
+        """Return those of the rows of all ranks."""
+        known = [_number(value) for value in rollout.batch.advantages]
+        return known if rollout.minibatches.updates > 1 else [*chain.from_iterable(of_all_ranks(known))]
 
     def _newest_completions(self, advantages: Sequence[float]) -> list[dict[str, Any]]:
         newest = self.rollouts.newest
@@ -142,8 +164,23 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         tokens = total["tokens"]
         self.note({"entropy": total["entropy"] / tokens, "ratio_clipped_fraction": total["limited"] / tokens})
         self.note({"ratio": total["ratio"] / tokens})
+        if self._sampling_check is not None:
+            self.note(self._sampling_check.take(total, is_new=self.is_new_rollout))
         if self.step.method.beta:
             self.note({"kl": total["kl"] / num_completions, "kl_per_token": total["kl"] / tokens})
+
+    def _adapt_beta(self) -> None:
+        """Let beta follow the KL, once a rollout. Source: Ziegler et al. 2019, arXiv:1909.08593, section 2.2."""
+        adaptive = self.rollouts.config.adaptive_kl
+        if adaptive is None:
+            return
+        method = self.step.method
+        if self.is_new_rollout:
+            above = min(max(self.step_figures["kl"] / adaptive.target - 1, -_MOST_CHANGE), _MOST_CHANGE)
+            share = len(self.rollouts.newest.rows) / adaptive.horizon
+            method = method.model_copy(update={"beta": method.beta * (1 + above * share)})
+            self.step = replace(self.step, method=method)
+        self.note({"beta": method.beta})
 
     def _message(self, found: str, *, diverged: bool) -> str:
         cure = " Lower train_policy.optimizer.learning_rate, or raise train_policy.beta." if diverged else ""

@@ -9,16 +9,27 @@ from accelerate.utils import set_seed
 from transformers import PreTrainedModel, TrainingArguments
 from trl.trainer.utils import disable_dropout_in_model
 
+from containers.algorithms.critic import Critic
+from containers.algorithms.critic_model import start_critic
 from containers.algorithms.policy_packing import plan_policy_packing
-from containers.algorithms.policy_rollouts import PolicyRollouts, RolloutsCallback, restore_rollouts
+from containers.algorithms.policy_rollouts import PolicyRollouts
+from containers.algorithms.policy_state import PolicyStateCallback, restore_policy_state
 from containers.algorithms.policy_step import PolicyStep
 from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers, curve_metrics
+from containers.algorithms.sampling_check import SamplingCheck
+from containers.contracts.configs.parts.critic import critic_contradictions
 from containers.contracts.configs.parts.policy_algorithms import contradictions
 from containers.contracts.configs.parts.rewards import reward_contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import COMPLETION_LOG_FILE, COMPLETIONS_FILE, EVIDENCE_FILE
 from containers.contracts.outcome import Metric
-from containers.contracts.schedule import ResolvedSchedule, ScheduleError, resolve_schedule
+from containers.contracts.schedule import (
+    Minibatches,
+    ResolvedSchedule,
+    ScheduleError,
+    plan_minibatches,
+    resolve_schedule,
+)
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.distributed.ranks import is_first_rank, own_rank
 from containers.evidence.callback import EvidenceCallback
@@ -65,6 +76,17 @@ class PolicyTraining(Training[TrainPolicyConfig]):
     rollouts: Rollouts | None = None
     judges: tuple[NamedJudge, ...] = ()
     evidence: EvidenceCallback | None = None
+    critic: Critic | None = None
+
+    @property
+    def minibatches(self) -> Minibatches:
+        """How a rollout is divided into updates."""
+        config = self.config
+        return plan_minibatches(
+            config.rollout_batch_size,
+            global_batch_size=self.context.spec.batch.global_batch_size,
+            epochs=config.num_iterations,
+        )
 
     @property
     def algorithm(self) -> str:
@@ -75,8 +97,14 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         """Load all that training needs, cheap checks first."""
         context, config = self.context, self.config
         if wrong := [
-            *contradictions(config.method, num_generations=config.num_generations),
+            *contradictions(
+                config.method, num_generations=config.num_generations, adapts_beta=config.adaptive_kl is not None
+            ),
             *reward_contradictions(config.rewards),
+            *(
+                (f"critic.{key}".rstrip("."), text)
+                for key, text in critic_contradictions(config.critic, config.rewards, has_critic=config.has_critic)
+            ),
         ]:
             raise BadConfigError("\n".join(f"train_policy.{key}: {text}" for key, text in wrong))
         try_kernels(compute_device(context.spec.profile))
@@ -126,12 +154,16 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             self.log = CompletionLog(path, terms=terms, resumed_from_step=checkpoint_step(checkpoint) or 0)
         # Adapters begin with random weights, the same ones on each rank; completions differ from rank to rank.
         set_seed(context.spec.seed)
+        if config.has_critic:
+            with torch.random.fork_rng():  # a policy beside a critic begins as one without
+                self.critic = start_critic(context, config, self.model, self.tokenizer)
         policy = apply_lora(self.model, config.lora, task_type="CAUSAL_LM")
         reference = self._reference()
         for model in (policy, reference):
             if model is not None:
                 disable_dropout_in_model(model)
-                add_logps(causal_of(model), temperature=config.temperature)
+                learns = config.method.entropy_weight > 0 and model is policy
+                add_logps(causal_of(model), temperature=config.temperature, entropy_learns=learns)
         common = common_arguments(
             context,
             optimizer=config.optimizer,
@@ -139,15 +171,15 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             batch=batch.model_copy(update={"per_device_batch_size": 1, "gradient_accumulation_steps": 1}),
             evaluates=False,
         )
-        rollouts = self._rollouts(checkpoint)
+        state = PolicyStateCallback()
         self.evidence = self._evidence(reference)
         looks = () if self.evidence is None else (self.evidence,)
         waits = () if self.evidence is None else (AwaitsJudge(self.evidence),)
         trainer = PolicyTrainer(
-            rollouts=rollouts,
+            rollouts=self._rollouts(),
             make_step=partial(self._step, reference=reference),
-            updates_per_batch=config.num_iterations,
             completion_log=self.log,
+            sampling_check=self._sampling_check(policy),
             num_logged_completions=config.num_logged_completions,
             model=policy,
             args=TrainingArguments(
@@ -160,10 +192,12 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             processing_class=self.tokenizer,
             callbacks=[
                 *looks,
-                *self.callbacks(checkpoint, exact_every=config.num_iterations, with_state=[RolloutsCallback(rollouts)]),
+                *self.callbacks(checkpoint, with_state=[state]),
                 *waits,
             ],
         )
+        state.trainer = trainer
+        restore_policy_state(trainer, checkpoint)
         if self.evidence is not None:
             self.evidence.trainer = trainer
             self.evidence.restore(checkpoint)
@@ -176,22 +210,23 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             return None
         return self.untrained_model().requires_grad_(False).eval()
 
-    def _rollouts(self, checkpoint: Path | None) -> PolicyRollouts:
+    def _rollouts(self) -> PolicyRollouts:
         config, batch = self.config, self.context.spec.batch
-        rollouts = PolicyRollouts(
+        return PolicyRollouts(
             config=config,
             prompts=self.prompts.prompts,
             tokenizer=self.tokenizer,
             reward=PolicyReward(self.rewards, config),
             writing=self.writing,
             order=PromptOrder(len(self.prompts.prompts), seed=self.context.spec.seed),
-            rows_per_rank=batch.per_device_batch_size * batch.gradient_accumulation_steps,
+            rows_per_rank=self.minibatches.per_epoch * batch.global_batch_size // batch.num_processes,
             rank=own_rank(),
             num_ranks=batch.num_processes,
+            order_seed=self.context.spec.seed,
+            minibatches=self.minibatches,
+            sampling=None if self.rollouts is None else self.rollouts.sampling,
             opening=self.opening,
         )
-        restore_rollouts(rollouts, checkpoint)
-        return rollouts
 
     def _evidence(self, reference: PreTrainedModel | None) -> EvidenceCallback | None:
         batch, config = self.context.spec.batch, self.config
@@ -228,11 +263,24 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             method=self.config.method,
             num_generations=self.config.num_generations,
             longest=self.config.max_completion_length,
-            updates_per_batch=self.config.num_iterations,
+            updates_per_rollout=self.minibatches.updates,
             cut=self.cut,
             reference=reference,
             aux_weight=getattr(text_config, "router_aux_loss_coef", None) or 0.0,
+            critic=self.critic,
+            correction=self.config.sampling_correction,
         )
+
+    def _sampling_check(self, policy: Any) -> SamplingCheck:
+        """Try the engine on the policy with its adapters, if it is a program of its own."""
+        trial = self.rollouts.trial if self.rollouts else None
+        most_apart = trial(policy) if trial else None
+        if most_apart is not None:
+            self.context.recorder.note(
+                f"The engine uses the policy's adapters as the policy does. Its probabilities may be {most_apart:.2g} "
+                "nats a token from the policy's (KL); beyond that, training ends."
+            )
+        return SamplingCheck(self.config.sampling_correction, most_apart)
 
     def save(self, trainer: PolicyTrainer) -> None:
         """Save `model/`, with adapters `adapter/`, and the kept completions; note which had no value."""
@@ -263,29 +311,19 @@ class PolicyTraining(Training[TrainPolicyConfig]):
 
 
 def resolve_policy_schedule(config: TrainPolicyConfig, *, num_prompts: int, global_batch_size: int) -> ResolvedSchedule:
-    """Return the schedule with every number filled in; it saves only between two generated batches.
-
-    A checkpoint holds neither the generated completions nor how often they were used, so an exact resume starts with a
-    new batch: `save_steps` is a multiple of `num_iterations`. The default is raised to the next multiple.
+    """Return the schedule with every number filled in.
 
     Raises:
-        BadConfigError: the schedule cannot work in this number of steps, or `save_steps` breaks the rule.
+        BadConfigError: the schedule cannot work in this number of steps, or a rollout has no whole minibatches.
     """
-    wanted = config.schedule
+    epochs = config.num_iterations
     try:
-        resolved = resolve_schedule(
-            wanted, num_examples=num_prompts * config.num_generations, global_batch_size=global_batch_size
+        plan_minibatches(config.rollout_batch_size, global_batch_size=global_batch_size, epochs=epochs)
+    except ScheduleError as error:
+        raise BadConfigError(f"train_policy: {error}") from error
+    try:
+        return resolve_schedule(
+            config.schedule, num_examples=num_prompts * config.num_generations, global_batch_size=global_batch_size
         )
-        remainder = resolved.save_steps % config.num_iterations
-        if remainder and wanted.save_steps is None and wanted.eval_steps is None:
-            raised = min(resolved.save_steps + config.num_iterations - remainder, resolved.num_steps)
-            return ResolvedSchedule(**{**vars(resolved), "save_steps": raised})
     except ScheduleError as error:
         raise BadConfigError(f"train_policy.schedule: {error}") from error
-    if remainder:
-        raise BadConfigError(
-            f"train_policy.schedule.save_steps is {resolved.save_steps}, no multiple of num_iterations "
-            f"{config.num_iterations}: a resume from the middle of a generated batch would not be exact. "
-            f"Use {resolved.save_steps - remainder + config.num_iterations}."
-        )
-    return resolved

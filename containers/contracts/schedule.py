@@ -22,6 +22,46 @@ class ResolvedSchedule:
     logging_steps: int
 
 
+@dataclass(frozen=True)
+class Minibatches:
+    """How the completions that are written together are divided into updates.
+
+    Attributes:
+        per_epoch: minibatches, each of one global batch.
+        epochs: how often each completion is used.
+    """
+
+    per_epoch: int = 1
+    epochs: int = 1
+
+    @property
+    def updates(self) -> int:
+        """Updates for each rollout."""
+        return self.per_epoch * self.epochs
+
+
+def plan_minibatches(rollout_batch_size: int | None, *, global_batch_size: int, epochs: int) -> Minibatches:
+    """Divide a rollout into minibatches.
+
+    Args:
+        rollout_batch_size: completions written together; None: one global batch.
+
+    Raises:
+        ScheduleError: it is no multiple of the global batch; with the nearest sizes that are.
+
+    Example: 1,024 completions in batches of 128, each used twice, are 16 updates.
+    """
+    size = rollout_batch_size or global_batch_size
+    if size % global_batch_size:
+        below = size // global_batch_size * global_batch_size
+        choices = f"{below} or {below + global_batch_size}" if below else f"{global_batch_size}"
+        raise ScheduleError(
+            f"rollout_batch_size {size} is no multiple of global_batch_size {global_batch_size}, so its minibatches "
+            f"would differ in size. Nearest: {choices}."
+        )
+    return Minibatches(per_epoch=size // global_batch_size, epochs=epochs)
+
+
 def plan_batch(global_batch_size: int | None, profile: GpuProfile, *, multiple_of: int = 1) -> BatchPlan:
     """Divide a global batch over the profile's ranks, with the largest per-device batch that fits and divides it.
 

@@ -36,7 +36,6 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
     Attributes:
         held_out: None: there is no judge, and the meters alone can end the training.
         every: a look is due at multiples of this, and at the last step; without a judge, the steps that are saved.
-        exact_every: a step can be saved only at multiples of this.
         untrained: loads the start model; for trainings of every weight.
         trainer: its `rollouts` have the newest completions, `step_figures` the step's curves, `step` the algorithm.
         reward_model: measures what the reward model shows; None where none gives rewards.
@@ -48,7 +47,6 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
     held_out: HeldOut | None
     recorder: Recorder
     every: int
-    exact_every: int
     untrained: Callable[[], PreTrainedModel]
     trainer: Any = None
     reward_model: RewardModelMeters | None = None
@@ -66,8 +64,6 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
             NoSignalError: they agree less than the configuration demands.
         """
         progress = self.progress
-        if progress.num_roll_backs:
-            self._raise_beta(times=progress.num_roll_backs)
         if self.settled is not None and self.settled.consequence == "rolls back":
             self._roll_back()
         if self.held_out is None or progress.start is not None:
@@ -104,15 +100,15 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Follow the meters; look, if it is time."""
         step, progress = state.global_step, self.progress
-        if self.reward_model is not None and (step - 1) % self.exact_every == 0:  # of a new batch
-            self.trainer.note(self.reward_model.figures(self._answered()))
+        if self.reward_model is not None and self.trainer.is_new_rollout:
+            found = self.reward_model.figures(self._answered())
+            self.trainer.note(found)
+            self.trainer.rollouts.figures |= found
         if not progress.meters.limits or self._has_new_meter():
             progress.meters.limits = self._limits() | progress.meters.limits
         over = progress.meters.take(self.trainer.step_figures)
         if over and not progress.waiting:
             progress.waiting = over[0]
-        if step % self.exact_every and step != state.max_steps:
-            return
         is_due = step % self.every == 0 or step == state.max_steps
         if self.held_out is None:
             self._without_judge(state, control, is_due=is_due)
@@ -153,7 +149,6 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
             control.should_save = control.should_training_stop = True
         elif look.consequence == "rolls back":
             self._roll_back()
-            self._raise_beta(times=1)
 
     def _settle(self, held_out: HeldOut) -> EvidenceLook | None:
         """Take in the open look; None if it waits for its judge.
@@ -181,7 +176,9 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
 
     def _limits(self) -> dict[str, MeterLimit]:
         """Return the limits of the meters by the completions of this step."""
-        answers, figures = [row.completion for row in self.trainer.rollouts.newest.rows], self.trainer.step_figures
+        rollouts = self.trainer.rollouts
+        answers = [row.completion for row in rollouts.newest.rows]
+        figures = rollouts.figures | self.trainer.step_figures
         if self.reward_model is not None:
             figures = figures | self.reward_model.padding(self._answered())
         return limits_of(answers, figures, maximum_kl=self.progress.settings.maximum_kl)
@@ -195,9 +192,15 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
         return OUTLIERS in self.trainer.step_figures and OUTLIERS not in self.progress.meters.limits
 
     def _roll_back(self) -> None:
-        """Go back to the weights and the optimizer of the trusted step."""
-        self._load(self.progress.trust.step)
-        self._load_optimizer(self.progress.trust.step)
+        """Go back to the weights and optimizers of the trusted step, with twice the beta."""
+        step, trainer = self.progress.trust.step, self.trainer
+        self._load(step)
+        self._load_optimizer(step)
+        trainer.rollouts.current = None  # the policy that wrote it is given up
+        if trainer.step.critic is not None and step:
+            trainer.step.critic.load(self._checkpoint(step))
+        method = trainer.step.method
+        trainer.step = replace(trainer.step, method=method.model_copy(update={"beta": 2 * method.beta}))
 
     def _keep(self, state: TrainerState, control: TrainerControl) -> None:
         """Save this step, and keep its checkpoint until another one is trusted."""
@@ -301,11 +304,6 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
             return
         file = self._checkpoint(step) / _OPTIMIZER_FILE
         optimizer.load_state_dict(torch.load(file, map_location=self.trainer.args.device, weights_only=True))
-
-    def _raise_beta(self, *, times: int) -> None:
-        step = self.trainer.step
-        method = step.method.model_copy(update={"beta": step.method.beta * 2**times})
-        self.trainer.step = replace(step, method=method)
 
 
 def _curves(look: EvidenceLook) -> dict[str, float]:

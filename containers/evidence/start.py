@@ -119,12 +119,10 @@ def evidence_callback(
         every=steps_between_looks(
             settings,
             num_steps=schedule.num_steps,
-            exact_every=config.num_iterations,
-            completions_a_step=context.spec.batch.global_batch_size,
+            completions_a_step=context.spec.batch.global_batch_size / config.num_iterations,
         )
         if judges
         else schedule.save_steps,
-        exact_every=config.num_iterations,
         untrained=untrained,
         reward_model=_reward_model_meters(rewards, seed=context.spec.seed),
     )

@@ -70,18 +70,6 @@ def batch_spread(values: Tensor) -> Tensor:
     return centred / (deviation + 1e-8) if float(deviation) > 0 else torch.zeros_like(values)
 
 
-def kl_to_go(kl: Tensor, lengths: Tensor) -> Tensor:
-    """Return [N] the sum of a completion's KL from each token to its end.
-
-    Args:
-        kl: [N] per token, completion by completion.
-        lengths: [C] tokens of each completion; their sum is N.
-
-    Example: kl [1, 2, 3] of completions of 2 and 1 tokens give [3, 2, 3].
-    """
-    return torch.cat([part.flip(0).cumsum(0).flip(0) for part in torch.split(kl, lengths.tolist())])
-
-
 def has_spread(rewards: Tensor, takes_part: Tensor, *, rounding: float = 0.0) -> Tensor:
     """Return [P] bool: the rewards of those of a prompt's completions that take part differ by more than `rounding`."""
     highest = rewards.masked_fill(~takes_part, -torch.inf).amax(dim=1)

@@ -129,7 +129,7 @@ def apply_lora(
 ) -> PreTrainedModel | PeftModel:
     """Return the model with adapters that train in float32; the model itself if `settings` is None."""
     config = peft_config(settings, task_type=task_type, score_token_id=score_token_id)
-    return model if config is None else _trained_in_float32(get_peft_model(model, config))
+    return model if config is None else trained_in_float32(get_peft_model(model, config))
 
 
 def freeze_all_but_head(model: PreTrainedModel, *, score_token_id: int | None = None) -> PeftModel:
@@ -149,10 +149,10 @@ def freeze_all_but_head(model: PreTrainedModel, *, score_token_id: int | None = 
     for name, parameter in adapted.named_parameters():
         if "trainable_tokens" in name:
             parameter.requires_grad_(False)
-    return _trained_in_float32(adapted)
+    return trained_in_float32(adapted)
 
 
-def _trained_in_float32(adapted: PeftModel) -> PeftModel:
+def trained_in_float32(adapted: PeftModel) -> PeftModel:
     """Cast trained weights to float32: PEFT does not cast `modules_to_save`, and bf16 would lose small updates."""
     for parameter in adapted.parameters():
         if parameter.requires_grad:

@@ -16,6 +16,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from trl.kernels import ChunkedLogProbFunction
 
@@ -45,9 +46,17 @@ class CompletionPack(PackedRow):
         """Split values of the N predicted tokens by completion."""
         return torch.split(values, list(self.lengths))
 
-    def computed(self, model: PreTrainedModel, temperature: float) -> tuple[Tensor, Tensor, None]:
+    def computed(
+        self, model: PreTrainedModel, temperature: float, *, entropy_learns: bool = False
+    ) -> tuple[Tensor, Tensor, None]:
         """Return `packed_logps`, and no further loss."""
-        return *packed_logps(model, self, temperature=temperature), None
+        return *packed_logps(model, self, temperature=temperature, entropy_learns=entropy_learns), None
+
+    def states(self, backbone: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the states [N, H] at the predicting tokens, and [C, H] at each completion's last token."""
+        hidden: Tensor = backbone(**self.given(device)).last_hidden_state[0]
+        lasts = [place for tree in self.trees for place in tree.lasts]
+        return hidden[self.places.to(device)], hidden[lasts]
 
 
 Pack: TypeAlias = CompletionPack | PaddedRows
@@ -134,8 +143,14 @@ def _pack(
     )
 
 
-def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return [N] log-probabilities of a pack's targets and [N] entropies; the model must attend by `packed_tree`."""
+def packed_logps(
+    model: PreTrainedModel, pack: CompletionPack, *, temperature: float, entropy_learns: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return [N] log-probabilities of a pack's targets and [N] entropies; the model must attend by `packed_tree`.
+
+    Args:
+        entropy_learns: the entropies have a gradient too, which costs a second forward of the head.
+    """
     device = model.device
     backbone: Any = model.base_model
     hidden: Tensor = backbone(**pack.given(device)).last_hidden_state
@@ -145,6 +160,8 @@ def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: f
         # the next save, divides it again.
         head.unshard()
     predicting, bias = hidden[0, pack.places.to(device)], getattr(head, "bias", None)
+    if entropy_learns and torch.is_grad_enabled():
+        return _with_entropy_gradient(head, predicting, pack.targets.to(device), temperature)
     if bias is None and _is_frozen_on_cpu(head.weight):
         apply: Any = FrozenHeadLogps.apply
         pair: tuple[Tensor, Tensor] = apply(predicting, head.weight, pack.targets, temperature)
@@ -161,6 +178,22 @@ def packed_logps(model: PreTrainedModel, pack: CompletionPack, *, temperature: f
         ("entropy",),
     )
     return logps, entropies
+
+
+def _with_entropy_gradient(head: Any, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return [N] log-probabilities and [N] entropies, both with a gradient; logits of few tokens exist at a time."""
+
+    def tile(part: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        scores = (head(part).float() / temperature).log_softmax(dim=-1)
+        return scores.gather(1, wanted[:, None]).squeeze(1), -(scores.exp() * scores).sum(dim=-1)
+
+    at_a_time = frozen_head_tile_tokens(len(head.weight))
+    tiles = [
+        checkpoint(tile, hidden[start : start + at_a_time], targets[start : start + at_a_time], use_reentrant=False)
+        for start in range(0, len(targets), at_a_time)
+    ]
+    logps, entropies = zip(*tiles, strict=True)
+    return torch.cat(logps), torch.cat(entropies)
 
 
 def row_logps(model: Any, prompt: Sequence[int], completion: Sequence[int]) -> Tensor:
@@ -213,16 +246,21 @@ def _is_frozen_on_cpu(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and not weight.requires_grad
 
 
-def add_logps(model: PreTrainedModel, *, temperature: float) -> None:
+def add_logps(model: PreTrainedModel, *, temperature: float, entropy_learns: bool = False) -> None:
     """Give a causal model's forward the argument `pack`: with it, a forward is `pack.computed`; without, as before.
 
     So packs and padded rows pass through the model's wrappers (adapters, DDP) like any other input.
+
+    Args:
+        entropy_learns: the entropies have a gradient.
     """
     before = model.forward
 
     @functools.wraps(type(model).forward)
     def forward(self: Any, *arguments: Any, pack: Pack | None = None, **named: Any) -> Any:
-        return before(*arguments, **named) if pack is None else pack.computed(self, temperature)
+        if pack is None:
+            return before(*arguments, **named)
+        return pack.computed(self, temperature, entropy_learns=entropy_learns)
 
     model.forward = types.MethodType(forward, model)
 

@@ -1,6 +1,7 @@
 """Log-probabilities of completions as padded rows, for models whose attention or head packs cannot compute."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +37,14 @@ class PaddedRows:
         """Split values of the N predicted tokens by completion."""
         return torch.split(values, list(self.lengths))
 
-    def computed(self, model: PreTrainedModel, temperature: float) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return [N] log-probabilities, [N] entropies, and the loss by which experts are balanced, if there are any."""
+    def computed(
+        self, model: PreTrainedModel, temperature: float, *, entropy_learns: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return [N] log-probabilities, [N] entropies, and the loss by which experts are balanced, if there are any.
+
+        Args:
+            entropy_learns: the entropies have a gradient too.
+        """
         ids, mask = self.input_ids.to(model.device), self.attention_mask.to(model.device)
         # Logits [B, kept, V] are the largest tensor by far; position t predicts token t + 1.
         first = min(self.starts) - 1
@@ -51,9 +58,19 @@ class PaddedRows:
                 own, targets = own[counted], targets[counted.to(targets.device)]
             scores = (own.float() / temperature).log_softmax(dim=-1)
             logps.append(scores.gather(1, targets[:, None]).squeeze(1))
-            with torch.no_grad():
+            with nullcontext() if entropy_learns else torch.no_grad():
                 entropies.append(-(scores.exp() * scores).sum(dim=-1))
         return torch.cat(logps), torch.cat(entropies), made.aux_loss if balances else None
+
+    def states(self, backbone: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the states [N, H] at the predicting tokens, and [B, H] at each completion's last token."""
+        ids, mask = self.input_ids.to(device), self.attention_mask.to(device)
+        hidden: Tensor = backbone(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        predicting, lasts = [], []
+        for row, (start, counted) in enumerate(zip(self.starts, self.counted, strict=True)):
+            predicting.append(hidden[row, start - 1 : start - 1 + len(counted)][counted.to(device)])
+            lasts.append(hidden[row, start + len(counted) - 1])
+        return torch.cat(predicting), torch.stack(lasts)
 
 
 def padded_rows_of(

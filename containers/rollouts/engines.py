@@ -25,10 +25,16 @@ class Rollouts:
     Attributes:
         writing: context around each call of the policy's `generate`.
         close: ends what the engine started.
+        sampling: returns log-probabilities of the tokens that `generate` wrote last, by row; None: the policy itself
+            wrote them.
+        trial: tries the engine on the policy with its adapters, moved away from the start; returns how far the engine's
+            probabilities may be from the policy's, as KL in nats a token. Raises StageError where it is not the policy.
     """
 
     writing: Writing = nullcontext
     close: Callable[[], None] = lambda: None
+    sampling: Callable[[], list[list[float]]] | None = None
+    trial: Callable[[Any], float] | None = None
 
 
 def start_rollouts(

@@ -53,6 +53,8 @@ def load_vllm(
             gpu_memory_utilization=config.vllm_fraction,
             # Ignores generation_config.json: sampling is from the whole distribution.
             generation_config="vllm",
+            # At the temperature of the samples.
+            logprobs_mode="processed_logprobs",
             skip_tokenizer_init=True,
             # Eager on a CPU: compiling takes minutes, and there are no CUDA graphs to capture.
             enforce_eager=model.device.type == "cpu",

@@ -133,21 +133,16 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
 
     Comes after RecorderCallback, which decides on logging, and CheckpointManifestCallback, which finishes the save.
     Records how often a stop is possible and how long a save took; the runtime derives from it how long to wait.
-
-    Args:
-        exact_every: a resume is exact only at multiples of this number of steps: RLOO's generated batch is in no
-            checkpoint.
     """
 
-    def __init__(self, stop: StopSignal, recorder: Recorder, *, exact_every: int) -> None:
+    def __init__(self, stop: StopSignal, recorder: Recorder) -> None:
         self._stop = stop
         self._recorder = recorder
-        self._exact_every = exact_every
         self._stepped_at_s = time.monotonic()
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Record how often this training can stop."""
-        self._recorder.stopping(stops_every=self._stops_every(args))
+        self._recorder.stopping(stops_every=int(args.logging_steps))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Request a save if a resume from it gives the same training as without the stop."""
@@ -155,7 +150,7 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
         if not any_rank(self._stop.requested):
             return
         # The Trainer's sums since the last log line are in no checkpoint.
-        if control.should_log and state.global_step % self._exact_every == 0:
+        if control.should_log:
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -167,13 +162,10 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
         # `any_rank` waits for all ranks, and so until the first rank has written the manifest.
         is_requested = any_rank(self._stop.requested)
         save_s = time.monotonic() - self._stepped_at_s
-        self._recorder.stopping(stops_every=self._stops_every(args), save_s=save_s)
+        self._recorder.stopping(stops_every=int(args.logging_steps), save_s=save_s)
         if not is_requested:
             return
         raise StageCancelledError(
             f"The stage was stopped (SIGTERM) after step {state.global_step}, which {CHECKPOINT_PREFIX}"
             f"{state.global_step} holds. Start it again and it goes on from there."
         )
-
-    def _stops_every(self, args: TrainingArguments) -> int:
-        return math.lcm(int(args.logging_steps), self._exact_every)

@@ -88,13 +88,12 @@ class Training(ABC, Generic[ConfigT]):
         """
 
     def callbacks(
-        self, checkpoint: Path | None, *, exact_every: int = 1, with_state: Sequence[TrainerCallback] = ()
+        self, checkpoint: Path | None, *, with_state: Sequence[TrainerCallback] = ()
     ) -> list[TrainerCallback]:
         """Return the callbacks: saving, curves, checkpoint manifests, the stop, and TensorBoard on the first rank.
 
         Args:
             checkpoint: the one from which training resumes.
-            exact_every: a resume is exact only at steps that are multiples of this.
             with_state: these write files into the checkpoint, before its manifest.
         """
         context, config = self.context, self.config
@@ -104,7 +103,7 @@ class Training(ABC, Generic[ConfigT]):
             RecorderCallback(context.recorder, planned_steps=self.schedule.num_steps, watch=watch),
             *with_state,
             CheckpointManifestCallback(context.spec, context.recorder, limit=config.schedule.save_total_limit),
-            StopCallback(context.stop, context.recorder, exact_every=exact_every),
+            StopCallback(context.stop, context.recorder),
         ]
         if divides_model(context.spec.profile):
             callbacks.append(DividedModelCallback(context.recorder))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from containers.contracts.configs.parts.critic import critic_contradictions
 from containers.contracts.configs.parts.evidence import evidence_contradictions
 from containers.contracts.configs.parts.judges import LanguageModelJudge, judge_contradictions
 from containers.contracts.configs.parts.policy_algorithms import contradictions as policy_contradictions
@@ -14,7 +15,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.identity import config_profile
-from containers.contracts.schedule import ScheduleError, plan_batch
+from containers.contracts.schedule import ScheduleError, plan_batch, plan_minibatches
 from tasks.config.errors import Mistake, near_match
 from tasks.config.sections import RunTree
 
@@ -74,7 +75,10 @@ def _happens_before_the_end(config: RunTree, *, section: str, key: str, what: st
 def _algorithm_makes_sense(config: RunTree) -> Iterator[Mistake]:
     policy = config.policy_on_rewards
     if policy is not None:
-        for key, text in policy_contradictions(policy.method, num_generations=policy.num_generations):
+        wrong = policy_contradictions(
+            policy.method, num_generations=policy.num_generations, adapts_beta=policy.adaptive_kl is not None
+        )
+        for key, text in wrong:
             yield Mistake(f"train_policy.{key}", text)
     if config.train_dpo is not None:
         for key, text in loss_contradictions(config.train_dpo.method):
@@ -135,6 +139,21 @@ def _evidence_makes_sense(config: RunTree) -> Iterator[Mistake]:
         yield Mistake("train_policy.evidence.judge", f"`{settings.judge}` is no judge of this run. {hint}")
 
 
+def _critic_makes_sense(config: RunTree) -> Iterator[Mistake]:
+    policy = config.policy_on_rewards
+    if policy is None:
+        return
+    for key, text in critic_contradictions(policy.critic, policy.rewards, has_critic=policy.has_critic):
+        yield Mistake(f"train_policy.critic.{key}".rstrip("."), text)
+    steps, warmup = policy.schedule.max_steps, policy.critic.warmup_steps
+    if policy.has_critic and steps is not None and warmup >= steps:
+        yield Mistake(
+            "train_policy.critic.warmup_steps",
+            f"{warmup} of {steps} steps (train_policy.schedule.max_steps) could pass before the policy moves. Use at "
+            f"most {steps - 1}.",
+        )
+
+
 def _reward_model_reads_no_thoughts(config: RunTree) -> Iterator[Mistake]:
     policy = config.policy_on_rewards
     if (
@@ -149,18 +168,15 @@ def _reward_model_reads_no_thoughts(config: RunTree) -> Iterator[Mistake]:
         )
 
 
-def _saves_fall_on_generated_batches(config: RunTree) -> Iterator[Mistake]:
-    if config.policy_on_rewards is None:
+def _rollouts_have_whole_minibatches(config: RunTree) -> Iterator[Mistake]:
+    policy = config.policy_on_rewards
+    if policy is None:
         return
-    schedule, iterations = config.train_policy.schedule, config.train_policy.num_iterations
-    saves = schedule.save_steps or schedule.eval_steps
-    if saves is not None and saves % iterations:
-        yield Mistake(
-            "train_policy.schedule.save_steps",
-            f"{saves} is no multiple of num_iterations {iterations}: a checkpoint would fall in the middle of a "
-            f"generated batch, and training could not be resumed exactly. Nearest: "
-            f"{saves // iterations * iterations or iterations} or {(saves // iterations + 1) * iterations}.",
-        )
+    size = policy.global_batch_size or config.gpu_profile.default_global_batch_size
+    try:
+        plan_minibatches(policy.rollout_batch_size, global_batch_size=size, epochs=policy.num_iterations)
+    except ScheduleError as error:
+        yield Mistake("train_policy.rollout_batch_size", str(error).removeprefix("rollout_batch_size "))
 
 
 def _evaluation_reads_what_was_trained(config: RunTree) -> Iterator[Mistake]:
@@ -282,8 +298,9 @@ TRAINING_RULES: tuple[Rule, ...] = (
     _rewards_make_sense,
     _judges_make_sense,
     _evidence_makes_sense,
+    _critic_makes_sense,
     _reward_model_reads_no_thoughts,
-    _saves_fall_on_generated_batches,
+    _rollouts_have_whole_minibatches,
     _evaluation_reads_what_was_trained,
     *(partial(_reward_model_judges_what_it_knows, section=section) for section in ("train_policy", "evaluate_policy")),
     _vllm_takes_the_adapters,

@@ -11,6 +11,8 @@ from tasks.plan.inputs.model_shape import ModelShape, block_parameters, multipli
 _MOMENT_BYTES = 8
 _GRADIENT_BYTES = 4
 _TRAINED_WEIGHT_BYTES = 4
+# Of a trained parameter, with all that its training keeps.
+TRAINED_BYTES = _TRAINED_WEIGHT_BYTES + _GRADIENT_BYTES + _MOMENT_BYTES
 # Values per token that one block keeps for its backward: about 8 hidden vectors beside queries, keys and feed-forward.
 _HIDDEN_VECTORS_PER_BLOCK = 8
 _CUDA_CONTEXT_BYTES = int(1.5 * GIB)
@@ -100,7 +102,7 @@ def training_memory(load: TrainingLoad, profile: GpuProfile, beside: dict[str, i
     """Bytes of each part on one device while training, at the longest sequences; `beside` are those of other models."""
     size = value_bytes(profile)
     frozen = load.total * size if load.uses_adapters else 0
-    trained = load.trainable * (_TRAINED_WEIGHT_BYTES + _GRADIENT_BYTES + _MOMENT_BYTES)
+    trained = load.trainable * TRAINED_BYTES
     activations = _activation_bytes(load, size)
     if profile.distribution == "fsdp":
         ranks = profile.num_processes

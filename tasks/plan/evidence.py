@@ -38,8 +38,7 @@ def looks_work(
     every = steps_between_looks(
         settings,
         num_steps=schedule.num_steps,
-        exact_every=config.num_iterations,
-        completions_a_step=batch.global_batch_size,
+        completions_a_step=batch.global_batch_size / config.num_iterations,
     )
     num_looks, ranks = math.ceil(schedule.num_steps / every), profile.num_processes
     answers = 2 * settings.num_pairs * (1 + num_looks)

@@ -9,6 +9,7 @@ from containers.contracts.schedule import ResolvedSchedule
 from containers.packing_traits import PLAIN, why_completions_are_padded
 from containers.token_budgets import FIRST_ROOM_TOKENS, PAGE_TOKENS, completion_pack_tokens
 from tasks.plan import estimates
+from tasks.plan.critic import critic_memory, critic_work
 from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.figures import PlanContext
 from tasks.plan.head import Head
@@ -44,7 +45,7 @@ def completions_of(context: PlanContext, config: TrainPolicyConfig, batch: Batch
     if why := why_completions_are_padded(config, traits):
         rows = batch.per_device_batch_size
         # The head computes the rows from where the shortest of their prompts ends.
-        judged_late = not _needs_first_pass(config)
+        judged_late = not _needs_first_pass(config, batch)
         return Completions(why, rows * longest, rows * longest, siblings=1, are_judged_late=judged_late)
     budget, count = _pack_budget(context, config, batch), completions_of_a_rank(batch)
     in_a_step = _prompts_of_a_rank(config, batch) * (longest - own) + count * own
@@ -57,20 +58,25 @@ def completions_of(context: PlanContext, config: TrainPolicyConfig, batch: Batch
         tokens=tokens,
         predicted=min(tokens, count * own),
         siblings=group / pieces,
-        are_judged_late=not _needs_first_pass(config)
-        or (_has_kl_in_group(config) and pieces == 1 and count % config.num_generations == 0),
+        are_judged_late=not _needs_first_pass(config, batch)
+        or (_has_kl_in_group(config, batch) and pieces == 1 and count % config.num_generations == 0),
     )
 
 
-def _needs_first_pass(config: TrainPolicyConfig) -> bool:
+def _needs_first_pass(config: TrainPolicyConfig, batch: BatchPlan) -> bool:
     """Whether the policy's log-probabilities are needed before the update: for its KL, or for later updates."""
     method = config.method
-    return config.num_iterations > 1 or (method.beta > 0 and method.kl_place != "loss")
+    return _has_more_updates(config, batch) or (method.beta > 0 and method.kl_place != "loss")
 
 
-def _has_kl_in_group(config: TrainPolicyConfig) -> bool:
+def _has_kl_in_group(config: TrainPolicyConfig, batch: BatchPlan) -> bool:
     """Whether they are needed for the KL of a prompt's own completions alone."""
-    return config.num_iterations == 1 and config.method.kl_place == "reward"
+    return not _has_more_updates(config, batch) and config.method.kl_place == "reward"
+
+
+def _has_more_updates(config: TrainPolicyConfig, batch: BatchPlan) -> bool:
+    """Whether a rollout is used for several updates."""
+    return config.num_iterations > 1 or (config.rollout_batch_size or 0) > batch.global_batch_size
 
 
 def completions_of_a_rank(batch: BatchPlan) -> int:
@@ -136,7 +142,7 @@ def policy_memory(
         )
     if not load.uses_adapters and config.method.beta:
         parts["reference policy"] = estimates.inference_memory(load.total, context.profile)
-    return parts
+    return parts | critic_memory(context, config, load)
 
 
 def _shares_prompts(context: PlanContext, config: TrainPolicyConfig) -> bool:
@@ -179,6 +185,7 @@ def policy_work(
     count = batch.global_batch_size
     updates = estimates.training_work(load, profile, sequences=count)
     updates += head.training_work(tokens=count * load.judged_tokens)
+    updates += critic_work(config, load, context, batch)
     batches = _generation(context, load, batch) + _judging(context, load, batch, completions, head=head)
     updates += estimates.optimizer_work(load, profile, num_steps=1)
     return (batches * (1 / config.num_iterations) + updates) * schedule.num_steps
@@ -221,6 +228,8 @@ def _judging(
     siblings = min(config.num_generations, batch.per_device_batch_size)
     tokens = count * _mean_tokens(context, config, siblings=siblings)
     found = one * language_models
+    if config.has_critic and _has_more_updates(config, batch):
+        found += estimates.forward_work(load.shape, profile, tokens=count * load.mean_tokens, num_processes=ranks)
     for scorer in context.scorers_of_policy:
         found += estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=ranks)
     return found

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from containers.contracts.configs.parts.policy_algorithms import MOST_ROUNDS
 from containers.contracts.configs.parts.training import TrainingSchedule
-from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.identity import config_profile
 from containers.contracts.names import StageName
@@ -189,10 +188,6 @@ def _schedule(
     mistake = short_schedule_mistake(stage, schedule, steps_per_epoch=resolved.steps_per_epoch)
     if mistake is not None:
         context.mistakes.append(mistake)
-    if schedule.save_steps is None and schedule.eval_steps is None and isinstance(config, TrainPolicyConfig):
-        # Saves that the user did not set are moved to whole generated batches, as the stage does.
-        raised = math.ceil(resolved.save_steps / config.num_iterations) * config.num_iterations
-        return dataclasses.replace(resolved, save_steps=min(raised, resolved.num_steps))
     return resolved
 
 

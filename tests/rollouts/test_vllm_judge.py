@@ -77,5 +77,5 @@ def test_a_model_that_vllm_cannot_load_is_refused_with_the_way_out(tmp_path: Pat
     folder = save_start_model(tmp_path / "judge")
     (folder / "config.json").write_text('{"model_type": "qwen3", "architectures": ["Nothing"], "vocab_size": 8}')
     context = make_context(tmp_path, StageName.EVALUATE_POLICY, CONFIG, {"judge_opinion": folder})
-    with pytest.raises(BadConfigError, match="judge opinion: .*engine: transformers instead"):
+    with pytest.raises(BadConfigError, match=r"judge opinion: .*engine: transformers instead"):
         start_letters(context, CONFIG, JUDGE, folder, letters=([1], [2]))

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 from containers.contracts.base import (
     BatchSize,
     BatchTokens,
+    Fraction,
     Frozen,
     Positive,
     Shown,
@@ -15,6 +16,7 @@ from containers.contracts.base import (
     TokensPerForward,
     Weight,
 )
+from containers.contracts.configs.parts.critic import CriticSettings
 from containers.contracts.configs.parts.evidence import EvidenceSettings
 from containers.contracts.configs.parts.policy_algorithms import (
     Algorithm,
@@ -45,6 +47,27 @@ def _the_whole_distribution(value: float) -> float:
     return value
 
 
+class AdaptiveKl(Frozen):
+    """Let beta follow the KL: it grows while the KL is above its target, and falls while it is below."""
+
+    target: Positive = Field(description="Nats between a completion's probability by the policy and by the reference")
+    horizon: BatchSize = Field(
+        10_000, ge=1, description="Completions in which beta changes by at most a fifth, up or down"
+    )
+
+
+class SamplingCorrection(Frozen):
+    """Weights that make up for an engine whose probabilities are not quite the policy's; only vllm has its own."""
+
+    over: Literal["token", "completion", "off"] = Field(
+        "token", description="The weight is the policy's probability by the engine's: of each token, or of all"
+    )
+    cap: Positive = Field(2.0, description="A weight is at most this")
+    minimum_effective_fraction: Fraction = Field(
+        0.5, description="Training ends where the weights leave fewer of the tokens: (Σw)² / (N Σw²)"
+    )
+
+
 class TrainPolicyConfig(Frozen):
     """Policy training: completions of the policy are rewarded, and those better than others become likelier."""
 
@@ -54,10 +77,16 @@ class TrainPolicyConfig(Frozen):
         AlgorithmParts(), description="Single parts of the algorithm; all left out: as its paper has them"
     )
     global_batch_size: BatchSize | None = Field(None, ge=2, description="Completions per step; null: the profile's")
-    num_generations: BatchSize = Field(
-        4, ge=1, description="Completions per prompt (K); at least 2, but for reinforce++"
+    rollout_batch_size: BatchSize | None = Field(
+        None,
+        ge=2,
+        description="Completions that one policy writes together; they are trained on in minibatches of "
+        "global_batch_size, in another order each epoch. null: one minibatch",
     )
-    num_iterations: Steps = Field(1, description="Updates per generated batch")
+    num_generations: BatchSize = Field(
+        4, ge=1, description="Completions per prompt (K); at least 2, but for reinforce++ and ppo"
+    )
+    num_iterations: Steps = Field(1, description="Epochs: how often each completion is used")
     max_prompt_length: Tokens = Field(1024, ge=4, description="Tokens; longer prompts are left out and counted")
     evaluation_prompt_length: Tokens | None = Field(
         None,
@@ -84,6 +113,8 @@ class TrainPolicyConfig(Frozen):
     beta: Weight | None = Field(
         None, description="Weight of the KL to the reference policy; null: the algorithm's own, for rloo 0.05"
     )
+    adaptive_kl: AdaptiveKl | None = Field(None, description="Let beta follow the KL; null: it stays as it is")
+    critic: CriticSettings = Field(CriticSettings(), description="What expects the reward, with algorithm ppo")
     missing_eos_penalty: Weight = Field(
         0.0, description="Subtracted from the reward of a completion that was cut off before it ended"
     )
@@ -126,6 +157,9 @@ class TrainPolicyConfig(Frozen):
         f"{VLLM_FRACTION_BESIDE_TRAINING:g} beside a rank, {VLLM_FRACTION_ALONE:g} on GPUs for vLLM alone. Only with "
         "that engine",
     )
+    sampling_correction: SamplingCorrection = Field(
+        SamplingCorrection(), description="With vllm: weights of its tokens in the loss"
+    )
     optimizer: OptimizerSettings = Field(OptimizerSettings(learning_rate=1e-6), description=OPTIMIZER)
     schedule: TrainingSchedule = Field(TrainingSchedule(max_steps=100), description=SCHEDULE)
     evidence: EvidenceSettings | None = Field(
@@ -138,6 +172,11 @@ class TrainPolicyConfig(Frozen):
     def method(self) -> PolicyAlgorithm:
         """The algorithm with the parts that this configuration sets itself."""
         return algorithm_with(self.algorithm, parts=self.parts, beta=self.beta)
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether advantages need one."""
+        return self.method.advantage == "gae"
 
     @property
     def vllm_fraction(self) -> float:

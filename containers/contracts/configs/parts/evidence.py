@@ -93,19 +93,18 @@ def num_held_out(settings: EvidenceSettings, num_prompts: int) -> int:
     return wanted if FEWEST_PROMPTS <= wanted <= num_prompts // 2 else 0
 
 
-def steps_between_looks(
-    settings: EvidenceSettings, *, num_steps: int, exact_every: int, completions_a_step: int
-) -> int:
-    """Return after how many steps a look is due: a multiple of `exact_every`, at least one.
+def steps_between_looks(settings: EvidenceSettings, *, num_steps: int, completions_a_step: float) -> int:
+    """Return after how many steps a look is due, at least one.
 
-    Example: 100 steps of 512 completions have a look every 13 steps, of 128 completions every 25; with two updates for
-        each batch, every 14 and 26.
+    Args:
+        completions_a_step: written for a step, on average; less than are trained on where these are used again.
+
+    Example: 100 steps of 512 completions have a look every 13 steps, of 128 completions every 25.
     """
     of_a_look = 2 * settings.num_pairs
     affordable = int(_SHARE_FOR_LOOKS * num_steps * completions_a_step / of_a_look) - 1  # the start model writes too
     looks = min(LOOKS_OF_A_RUN, max(_FEWEST_LOOKS, affordable))
-    wanted = settings.steps or math.ceil(num_steps / looks)
-    return math.ceil(wanted / exact_every) * exact_every
+    return settings.steps or math.ceil(num_steps / looks)
 
 
 def evidence_judges(

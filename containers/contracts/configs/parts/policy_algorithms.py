@@ -24,7 +24,7 @@ OBJECTIVES = Registry(
 )
 # Rounds of generation after which a step that `refill` cannot fill ends the training; verl has 10 too.
 MOST_ROUNDS = 10
-Advantage = Literal["leave_one_out", "group", "group_spread", "batch_spread"]
+Advantage = Literal["leave_one_out", "group", "group_spread", "batch_spread", "gae"]
 RatioOver = Literal["token", "completion", "completion_mean"]
 LossWeights = Literal["completion", "token", "constant"]
 KlPlace = Literal["reward", "token_reward", "loss"]
@@ -41,7 +41,8 @@ class PolicyAlgorithm(Frozen):
     advantage: Advantage = Field(
         description="leave_one_out: reward less the mean of its siblings; group: less the mean of its group; "
         "group_spread: the same, divided by the group's standard deviation; batch_spread: less the mean of the whole "
-        "step's tokens, divided by their standard deviation"
+        "rollout's tokens, divided by their standard deviation; gae: of each token, against what a critic expected, "
+        "normalised in the same way"
     )
     ratio_over: RatioOver = Field(
         description="Probability under the policy by that when it was written: of a token, of a whole completion, or "
@@ -62,8 +63,8 @@ class PolicyAlgorithm(Frozen):
         "in the loss"
     )
     kl_estimator: KlEstimator = Field(
-        description="Of the KL in the loss: k1: log ratio; k2: half its square; k3: exp(-k1) - 1 + k1. In a reward it "
-        "is k1"
+        description="Of the KL: k1: log ratio; k2: half its square; k3: exp(-k1) - 1 + k1. In a reward it is k1, "
+        "except with gae"
     )
     beta: Weight = Field(description="Weight of the KL to the reference policy; 0: no reference is computed")
     refill: bool = Field(
@@ -73,6 +74,9 @@ class PolicyAlgorithm(Frozen):
         description="The last part of max_completion_length, in which the reward falls by up to overlong_penalty"
     )
     overlong_penalty: Weight = Field(description="Subtracted from the reward of a completion of maximum length")
+    entropy_weight: Weight = Field(description="The mean entropy of the tokens, times this, is taken off the loss")
+    gae_discount: Fraction = Field(description="γ of gae: what comes a token later counts so much")
+    gae_lambda: Fraction = Field(description="λ of gae: 1 trusts rewards alone, 0 the critic's next value")
 
 
 _RLOO = PolicyAlgorithm(
@@ -88,6 +92,9 @@ _RLOO = PolicyAlgorithm(
     refill=False,
     overlong_fraction=0.0,
     overlong_penalty=0.0,
+    entropy_weight=0.0,
+    gae_discount=1.0,
+    gae_lambda=0.95,
 )
 _GRPO = _RLOO.model_copy(
     update={
@@ -137,7 +144,19 @@ POLICY_ALGORITHMS: Mapping[str, PolicyAlgorithm] = {
             "beta": 0.001,
         }
     ),
+    # Schulman et al. 2017, arXiv:1707.06347, with the KL in each token's reward and NeMo-Aligner's numbers.
+    "ppo": _RLOO.model_copy(
+        update={
+            "advantage": "gae",
+            "ratio_over": "token",
+            "loss_weights": "token",
+            "kl_place": "token_reward",
+            "beta": 0.02,
+        }
+    ),
 }
+# Advantages of single tokens, for which siblings need not be compared.
+OF_TOKENS = ("batch_spread", "gae")
 
 
 def _left_out(name: str) -> tuple[Any, Any]:
@@ -161,14 +180,22 @@ def algorithm_with(name: str, *, parts: Frozen, beta: float | None) -> PolicyAlg
     return POLICY_ALGORITHMS[name].model_copy(update=own if beta is None else own | {"beta": beta})
 
 
-def contradictions(parts: PolicyAlgorithm, *, num_generations: int) -> Iterator[tuple[str, str]]:
-    """Yield for each combination that makes no sense: its key in train_policy, and a sentence."""
-    is_of_batch = parts.advantage == "batch_spread"
-    if num_generations < 2 and not is_of_batch:
+def contradictions(
+    parts: PolicyAlgorithm, *, num_generations: int, adapts_beta: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yield for each combination that makes no sense: its key in train_policy, and a sentence.
+
+    Args:
+        adapts_beta: whether beta follows the KL.
+    """
+    if adapts_beta and not parts.beta:
+        yield "adaptive_kl", "multiplies beta, which is 0, so no KL is computed. Set beta, or leave it out."
+    is_of_tokens = parts.advantage in OF_TOKENS
+    if num_generations < 2 and not is_of_tokens:
         yield (
             "num_generations",
             f"{num_generations} is too few: the advantage {parts.advantage} compares the completions of a prompt. Use "
-            "at least 2, or parts.advantage batch_spread.",
+            "at least 2, or parts.advantage batch_spread or gae.",
         )
     if num_generations < 2 and parts.refill:
         yield "parts.refill", "compares the rewards of a prompt's completions: with num_generations 1 none differ."
@@ -183,13 +210,20 @@ def contradictions(parts: PolicyAlgorithm, *, num_generations: int) -> Iterator[
             "parts.objective",
             f"capped weighs each token by its own ratio, and parts.ratio_over is {parts.ratio_over}. Use token.",
         )
-    if parts.beta and (parts.kl_place == "token_reward") is not is_of_batch and parts.kl_place != "loss":
+    if parts.beta and (parts.kl_place == "token_reward") is not is_of_tokens and parts.kl_place != "loss":
         yield (
             "parts.kl_place",
-            f"the advantage {parts.advantage} is of {'each token' if is_of_batch else 'whole completions'}, and the KL "
-            f"in the {parts.kl_place} is not. Use {'token_reward' if is_of_batch else 'reward'}, or loss.",
+            f"the advantage {parts.advantage} is of {'each token' if is_of_tokens else 'whole completions'}, and the "
+            f"KL in the {parts.kl_place} is not. Use {'token_reward' if is_of_tokens else 'reward'}, or loss.",
         )
-    if parts.beta and parts.kl_place != "loss" and parts.kl_estimator != "k1":
+    if parts.advantage == "gae" and parts.ratio_over != "token":
+        yield (
+            "parts.ratio_over",
+            f"{parts.ratio_over}: gae gives each token an advantage of its own, so the ratio is of a token. Use token.",
+        )
+    if parts.advantage != "gae" and (parts.gae_discount, parts.gae_lambda) != (_RLOO.gae_discount, _RLOO.gae_lambda):
+        yield "parts.gae_lambda", "gae_discount and gae_lambda are read by parts.advantage gae alone. Leave them out."
+    if parts.beta and parts.kl_place != "loss" and parts.kl_estimator != "k1" and parts.advantage != "gae":
         yield (
             "parts.kl_estimator",
             f"{parts.kl_estimator} is for a KL in the loss: in a reward its mean is not the KL's. Use k1, or "

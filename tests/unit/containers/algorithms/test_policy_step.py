@@ -18,7 +18,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from containers.algorithms.policy_step import PolicyStep, StepBatch
+from containers.algorithms.policy_step import PolicyStep
+from containers.algorithms.rollout import StepBatch
 from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS, PolicyAlgorithm
 from containers.harness.errors import DivergedError
 from containers.packing.logps import add_logps, causal_of, completion_packs
@@ -155,7 +156,7 @@ class Peer:
         )
         return prompts, completions
 
-    def step(self, method: PolicyAlgorithm, *, cut: Callable[..., Any], updates_per_batch: int = 1) -> PolicyStep:
+    def step(self, method: PolicyAlgorithm, *, cut: Callable[..., Any], updates_per_rollout: int = 1) -> PolicyStep:
         add_logps(causal_of(self.model), temperature=TEMPERATURE)
         reference = self.trainer.ref_model
         if reference is not None:
@@ -165,7 +166,7 @@ class Peer:
             method=method,
             num_generations=K,
             longest=LONGEST,
-            updates_per_batch=updates_per_batch,
+            updates_per_rollout=updates_per_rollout,
             cut=cut,
             reference=reference,
         )
@@ -190,6 +191,7 @@ def step_batch(prompts: list[list[int]], completions: list[list[int]], tokenizer
         first_row=0,
         rewards=torch.tensor(rewards, dtype=torch.float64),
         lengths=torch.tensor([len(ids) for ids in completions]),
+        ended=torch.ones(len(completions), dtype=torch.bool),
         takes_part=torch.ones(len(completions), dtype=torch.bool),
         divides=torch.ones(len(completions) // K, dtype=torch.bool),
     )

@@ -10,7 +10,6 @@ from containers.losses.advantages import (
     group,
     group_spread,
     has_spread,
-    kl_to_go,
     leave_one_out,
 )
 
@@ -28,7 +27,6 @@ def test_the_examples_of_the_docstrings() -> None:
     assert group(rewards, everyone).tolist() == [[0.5, -0.5, 0.0]]
     torch.testing.assert_close(group_spread(rewards, everyone), torch.tensor([[1.0, -1.0, 0.0]]), atol=3e-4, rtol=0)
     torch.testing.assert_close(batch_spread(torch.tensor([1.0, 1, 3, 3])), torch.tensor([-1.0, -1, 1, 1]))
-    assert kl_to_go(torch.tensor([1.0, 2, 3]), torch.tensor([2, 1])).tolist() == [3, 2, 3]
 
 
 @pytest.mark.parametrize("name", GROUP_ADVANTAGES)

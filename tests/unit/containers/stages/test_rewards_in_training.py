@@ -71,7 +71,7 @@ def test_it_needs_no_reward_model_and_a_resume_has_the_same_scales_counts_and_we
     one, other = (load_file(context.output / "model" / "model.safetensors") for context in (whole, broken))
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
     states = [
-        json.loads((context.checkpoints / "checkpoint-4/rollouts.json").read_text()) for context in (whole, broken)
+        json.loads((context.checkpoints / "checkpoint-4/policy_state.json").read_text()) for context in (whole, broken)
     ]
     assert states[0] == states[1] and states[0]["reward"]["scales"]["length"]["count"] == 32
     rows, again = (

@@ -289,7 +289,7 @@ def test_parts_that_contradict_each_other_are_refused_before_anything_is_loaded(
         train_policy.run(context)
 
 
-def test_several_updates_per_batch_train_on_its_completions_again(tmp_path: Path, inputs: dict[str, Path]) -> None:
+def test_several_updates_per_rollout_train_on_its_completions_again(tmp_path: Path, inputs: dict[str, Path]) -> None:
     context = context_of(tmp_path, inputs, num_iterations=2)
     train_policy.run(context)
     rows = parquet.read_table(context.output / "completions.parquet").to_pylist()
@@ -353,23 +353,9 @@ def test_a_policy_that_could_not_be_judged_is_not_trained(
     assert not list(context.checkpoints.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("schedule", "save_steps"),
-    [
-        (TrainingSchedule(max_steps=60), 6),
-        (TrainingSchedule(max_steps=50), 6),
-        (TrainingSchedule(max_steps=50, save_steps=9), 9),
-        (TrainingSchedule(max_steps=2), 2),
-    ],
-)
-def test_checkpoints_fall_between_generated_batches(schedule: TrainingSchedule, save_steps: int) -> None:
-    config = CONFIG.model_copy(update={"num_iterations": 3, "schedule": schedule})
-    assert resolve_policy_schedule(config, num_prompts=10, global_batch_size=8).save_steps == save_steps
-
-
-def test_a_checkpoint_in_the_middle_of_a_generated_batch_is_refused_with_the_next_number_that_works() -> None:
-    config = CONFIG.model_copy(update={"num_iterations": 4, "schedule": TrainingSchedule(max_steps=50, save_steps=10)})
-    with pytest.raises(BadConfigError, match=r"save_steps is 10, no multiple of num_iterations 4.*Use 12"):
+def test_a_rollout_without_whole_minibatches_is_refused_with_the_sizes_that_work() -> None:
+    config = CONFIG.model_copy(update={"rollout_batch_size": 20})
+    with pytest.raises(BadConfigError, match=r"rollout_batch_size 20 is no multiple of global_batch_size 8.*16 or 24"):
         resolve_policy_schedule(config, num_prompts=10, global_batch_size=8)
 
 

@@ -97,11 +97,13 @@ def test_a_stopped_reward_model_goes_on_exactly_from_the_first_step_that_allows_
     assert _curves(resumed) == _curves(whole)
 
 
-@pytest.mark.parametrize(("num_iterations", "saved"), [(1, 3), (2, 4)])
-def test_a_stopped_policy_goes_on_exactly_from_the_end_of_a_generated_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_iterations: int, saved: int
+@pytest.mark.parametrize(
+    "changes", [{}, {"num_iterations": 2}, {"num_iterations": 2, "rollout_batch_size": 16}], ids=str
+)
+def test_a_stopped_policy_goes_on_exactly_also_in_the_middle_of_a_rollout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
 ) -> None:
-    """No checkpoint holds the completions that are to be used once more."""
+    """The checkpoint holds the completions that are to be used once more."""
     merged = save_reward_model(tmp_path / "reward_model" / "merged")
     inputs = {
         "certificate": write_certificate(tmp_path / "certificate", score_head_sha256=score_head_sha256(merged)),
@@ -110,7 +112,7 @@ def test_a_stopped_policy_goes_on_exactly_from_the_end_of_a_generated_batch(
         "reward_model": tmp_path / "reward_model",
     }
     config = TrainPolicyConfig(
-        num_iterations=num_iterations,
+        **changes,
         max_prompt_length=64,
         max_completion_length=8,
         lora=LoraSettings(r=4, alpha=8),
@@ -123,10 +125,10 @@ def test_a_stopped_policy_goes_on_exactly_from_the_end_of_a_generated_batch(
     )
     train_policy.run(whole)
     said = _stop_in_step(monkeypatch, stopped, train_policy.run, 3)
-    assert f"checkpoint-{saved} holds" in said
+    assert "checkpoint-3 holds" in said
     resumed = _resumed(stopped)
     train_policy.run(resumed)
-    assert training_info_of(resumed).resumed_from_step == saved
+    assert training_info_of(resumed).resumed_from_step == 3
     weights = [(context.output / "model" / "model.safetensors").read_bytes() for context in (whole, resumed)]
     assert weights[0] == weights[1]
     assert _curves(resumed) == _curves(whole)

@@ -94,9 +94,9 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
             "train_policy.global_batch_size: global_batch_size 12 cannot be divided over 8 ranks in groups of 4",
         ),
         (
-            {"train_policy": {"num_iterations": 4, "schedule": {"save_steps": 10}, "lora": {"r": 8}}},
-            "train_policy.schedule.save_steps: 10 is no multiple of num_iterations 4: a checkpoint would fall in the "
-            "middle of a generated batch, and training could not be resumed exactly. Nearest: 8 or 12.",
+            {"train_policy": {"global_batch_size": 12, "rollout_batch_size": 40, "lora": {"r": 8}}},
+            "train_policy.rollout_batch_size: 40 is no multiple of global_batch_size 12, so its minibatches would "
+            "differ in size. Nearest: 36 or 48.",
         ),
         (
             {"train_reward_model": {"schedule": {"max_steps": 100, "eval_steps": 200}, "lora": {"r": 8}}},
@@ -173,7 +173,8 @@ def test_an_impossible_combination_is_refused_with_its_numbers(
     [
         {},
         {"tokenizer_file": "x.tiktoken", "build_base_model": {"vocabulary_size": None}},
-        {"train_policy": {"num_iterations": 4, "schedule": {"save_steps": 12}, "lora": {"r": 8}}},
+        {"train_policy": {"num_iterations": 4, "schedule": {"save_steps": 10}, "lora": {"r": 8}}},
+        {"train_policy": {"global_batch_size": 12, "rollout_batch_size": 36, "lora": {"r": 8}}},
         {"train_policy": {"global_batch_size": 12, "num_generations": 6, "lora": {"r": 8}}},
         {"train_reward_model": {"schedule": {"max_steps": 100, "eval_steps": 30, "save_steps": 40}, "lora": {"r": 64}}},
         {"train_reward_model": {"schedule": {"max_steps": 100, "eval_steps": 20, "save_steps": 5}, "lora": {"r": 64}}},

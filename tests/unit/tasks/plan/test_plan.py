@@ -78,12 +78,6 @@ def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
-def test_saves_that_nobody_asked_for_fall_on_whole_generated_batches(tmp_path: Path) -> None:
-    policy = {"num_iterations": 3, "schedule": {"max_steps": 100}, "lora": {"r": 8}}
-    stage = stage_of(plan_run(small_run(tmp_path, train_policy=policy)), StageName.TRAIN_POLICY)
-    assert stage.schedule is not None and stage.schedule.save_steps == 12
-
-
 def test_a_policy_without_prompts_of_its_own_uses_those_of_the_reward_model(tmp_path: Path) -> None:
     plan = plan_run(small_run(tmp_path, filter_dataset={"policy_prompt_fraction": 0}))
     filtered = stage_of(plan, StageName.FILTER_DATASET)

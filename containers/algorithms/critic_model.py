@@ -1,0 +1,152 @@
+"""What a critic starts as: the certified reward model or the start model, on the policy's own frozen weights if it can.
+
+Two models share weights if their layers are other objects around the same tensors. So each has adapters of its own, and
+none has to be switched on and off, while the frozen weights are in memory once.
+"""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel
+from torch import nn
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
+from trl.trainer.utils import disable_dropout_in_model
+
+from containers.algorithms.critic import Critic
+from containers.contracts.configs.parts.rewards import RewardModelTerm
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.digests import DamagedArtifactError, read_manifest
+from containers.contracts.names import ADAPTER_FOLDER
+from containers.distributed.devices import compute_device, compute_dtype
+from containers.evals.score_statistics import normalisation_of
+from containers.harness.context import StageContext
+from containers.harness.errors import BadConfigError
+from containers.models.adapters import apply_lora, is_adapted_model, trained_in_float32
+from containers.models.loading import load_causal_model, load_reward_model, load_tokenizer, reward_model_folder
+from containers.models.weights import SCORE_HEAD
+from containers.scoring.scorer import classifier_of, score_head_weight
+
+_ROLE = "reward_model"
+
+
+def start_critic(
+    context: StageContext, config: TrainPolicyConfig, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> Critic:
+    """Start the critic and note what it starts as.
+
+    Args:
+        policy: the start model, before it gets the policy's adapters.
+        tokenizer: the policy's.
+
+    Raises:
+        BadConfigError: the reward model has another vocabulary than the policy.
+        MissingPrerequisiteError: a model is missing or damaged.
+    """
+    start = config.critic.start_of(config.rewards)
+    shared: dict[str, Any] = {
+        "settings": config.critic,
+        "note": context.recorder.note,
+        "maximum_norm": config.optimizer.max_grad_norm,
+    }
+    if start == "policy_features":
+        head = nn.Parameter(torch.zeros(1, policy.config.get_text_config().hidden_size, device=policy.device))
+        context.recorder.note("The critic is a score head on the policy's own states.")
+        return Critic(policy, policy.base_model, head, {SCORE_HEAD: head}, learns_states=False, **shared)
+    if start == "reward_model":
+        model, how = _reward_model(context, config, policy, tokenizer)
+        shared["scale"], shared["shift"] = _reward_of_score(context, config)
+    else:
+        model, how = _start_model(context, config, policy)
+    disable_dropout_in_model(model)
+    model.train()
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    context.recorder.note(f"The critic starts as {how}; {sum(map(torch.numel, trained.values())):,} parameters learn.")
+    classifier = classifier_of(model)
+    if config.gradient_checkpointing:
+        classifier.gradient_checkpointing_enable({"use_reentrant": False})
+    backbone = getattr(classifier, classifier.base_model_prefix)
+    return Critic(classifier, backbone, score_head_weight(model), trained, **shared)  # type: ignore[arg-type]
+
+
+def _reward_model(
+    context: StageContext, config: TrainPolicyConfig, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> tuple[PeftModel, str]:
+    folder, origin = context.input_path(_ROLE), context.input(_ROLE).origin or context.input(_ROLE).digest
+    own = load_tokenizer(reward_model_folder(folder), origin=origin)
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise BadConfigError(
+            f"train_policy.critic.model is reward_model, and the vocabulary of {origin} is not the policy's: the "
+            "critic reads the policy's tokens. Use start_model or policy_features, or a reward model of the same "
+            "family."
+        )
+    adapter = folder / ADAPTER_FOLDER
+    if config.lora is not None and _is_adapter_of(context, folder, adapter):
+        shell = sharing_classifier(policy)
+        model = PeftModel.from_pretrained(shell, str(adapter), is_trainable=True, torch_device=str(policy.device))
+        return trained_in_float32(model), f"the reward model {origin}, an adapter on the policy's own frozen weights"
+    profile = context.spec.profile
+    whole = load_reward_model(reward_model_folder(folder), dtype=compute_dtype(profile), device=compute_device(profile))
+    return _with_adapters(whole, config), f"the reward model {origin}, a model of its own with new adapters"
+
+
+def _is_adapter_of(context: StageContext, folder: Path, adapter: Path) -> bool:
+    """Whether the reward model was trained as an adapter of the very model that the policy starts from."""
+    if not is_adapted_model(adapter):
+        return False
+    if LoraConfig.from_pretrained(str(adapter)).trainable_token_indices:
+        return False  # its vocabulary has a row more
+    try:
+        lineage = read_manifest(folder).lineage
+    except DamagedArtifactError:
+        return False
+    return any(entry.name == "start_model" and entry.digest == context.input("start_model").digest for entry in lineage)
+
+
+def _start_model(context: StageContext, config: TrainPolicyConfig, policy: PreTrainedModel) -> tuple[PeftModel, str]:
+    if config.lora is not None:
+        found = _with_adapters(sharing_classifier(policy), config)
+        return found, "the start model with a new score head, on the policy's own frozen weights"
+    # Every weight of the policy moves, so the critic needs weights of its own.
+    own = load_causal_model(
+        context.input_path("start_model"),
+        dtype=compute_dtype(context.spec.profile),
+        device=policy.device,
+        note=context.recorder.note,
+    )
+    return _with_adapters(sharing_classifier(own), config), "the start model with a new score head, a model of its own"
+
+
+def _with_adapters(model: PreTrainedModel, config: TrainPolicyConfig) -> PeftModel:
+    adapted = apply_lora(model, config.critic.lora, task_type="SEQ_CLS")
+    if not isinstance(adapted, PeftModel):
+        raise AssertionError("LoRA makes a PeftModel.")
+    return adapted
+
+
+def sharing_classifier(policy: PreTrainedModel) -> PreTrainedModel:
+    """Return a sequence classifier whose trunk has the policy's weights, the same tensors, and a head of zeros."""
+    trunk: Any = policy.base_model
+    memo: dict[int, Any] = {id(weight): weight for weight in trunk.parameters()}
+    own = copy.deepcopy(trunk, memo)
+    own.config.num_labels = 1
+    with torch.device("meta"):
+        shell: Any = AutoModelForSequenceClassification.from_config(own.config)
+    shell.config = own.config
+    setattr(shell, shell.base_model_prefix, own)
+    width = own.config.get_text_config().hidden_size
+    head = nn.Linear(width, 1, bias=False, device=policy.device, dtype=torch.float32)
+    nn.init.zeros_(head.weight)
+    setattr(shell, SCORE_HEAD, head)
+    found: PreTrainedModel = shell.requires_grad_(False)
+    return found
+
+
+def _reward_of_score(context: StageContext, config: TrainPolicyConfig) -> tuple[float, float]:
+    """Return scale and shift that make the reward of the reward model's score."""
+    term = next(term for term in config.rewards if isinstance(term, RewardModelTerm))
+    if term.normalise != "validation":
+        return term.weight, 0.0
+    by = normalisation_of(reward_model_folder(context.input_path(_ROLE)), origin=context.input(_ROLE).origin)
+    return term.weight / by.standard_deviation, -term.weight * by.mean / by.standard_deviation

@@ -1,0 +1,113 @@
+"""Trials of an engine that is a program of its own: does it use the adapters that it is given, and repeat itself?"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+from containers.harness.errors import StageError
+from containers.losses.importance import sampling_kl
+from containers.models.trial import evaluating
+from containers.packing.logps import causal_of, row_logps
+from containers.rollouts.vllm_server import ELSE
+
+# Adapters of a trial move log-probabilities by at least so many nats a token, in so many tries of twice the last size.
+_LEAST_MOVE, _TRIES = 1.0, 16
+# By which share of that vLLM may be beside the policy: other kernels and half precision cause a tenth of it.
+_SHARE_OF_MOVE = 0.2
+TRIAL_TOKENS = 16
+# The KL of vLLM to the policy may grow to so many times that of the trial, and at least to this, by the weights' type.
+_TIMES_THE_START = 10.0
+_LEAST_KL = {torch.float32: 1e-5, torch.bfloat16: 2e-3}
+
+
+class WritingEngine(Protocol):
+    """What is tried."""
+
+    def give(self, policy: Any) -> None:
+        """Take the policy's present adapters."""
+
+    def written(
+        self, prompts: Sequence[Sequence[int]], *, siblings: int, settings: GenerationConfig
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Return tokens and their log-probabilities of so many completions of each prompt."""
+
+
+def try_adapters(engine: WritingEngine, policy: Any, *, prompts: Sequence[Sequence[int]], room: int) -> float:
+    """Give vLLM adapters that change what the policy says, and demand the policy's own log-probabilities.
+
+    At the start all adapters are without effect, so that an engine which ignores them would look right.
+
+    Args:
+        prompts: token ids; the shortest and the longest are completed.
+        room: maximum tokens of a prompt with its completion.
+
+    Returns:
+        A bound on the KL of vLLM to the policy, in nats a token: ten times the present one.
+
+    Raises:
+        StageError: vLLM does not say what the policy says.
+    """
+    causal, asked = causal_of(policy), [list(min(prompts, key=len)), list(max(prompts, key=len))]
+    length = max(1, min(TRIAL_TOKENS, room - len(asked[1])))
+    settings = GenerationConfig(max_new_tokens=length, do_sample=False)
+    with evaluating(causal), moved_adapters(policy, causal, asked) as moved:
+        engine.give(policy)
+        tokens, said = engine.written(asked, siblings=1, settings=settings)
+        own = torch.cat([row_logps(causal, *row).float().cpu() for row in zip(asked, tokens, strict=True)])
+    theirs = torch.tensor([value for row in said for value in row])
+    apart = float((own - theirs).abs().mean())
+    if not apart <= _SHARE_OF_MOVE * moved:
+        raise StageError(
+            f"Adapters that move the policy's log-probabilities by {moved:.2g} nats a token were given to vLLM, and "
+            f"its own are {apart:.2g} from the policy's: it does not use them as the policy does. "
+            f"{ELSE[0].upper()}{ELSE[1:]}."
+        )
+    floor = _LEAST_KL[torch.float32 if causal.dtype == torch.float32 else torch.bfloat16]
+    return max(floor, _TIMES_THE_START * float(sampling_kl(own, theirs).mean()))
+
+
+def replays(engine: WritingEngine, prompts: Sequence[Sequence[int]], settings: GenerationConfig) -> bool:
+    """Whether the same seeds draw the same completions of these prompts again."""
+    drawn = []
+    for _ in range(2):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            drawn.append(engine.written(prompts, siblings=2, settings=settings)[0])
+    return drawn[0] == drawn[1]
+
+
+@contextmanager
+def moved_adapters(policy: Any, causal: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Iterator[float]:
+    """While this is open, the policy's adapters have an effect; gives by how many nats a token, on average.
+
+    Every rank moves them alike.
+
+    Args:
+        prompts: token ids; what the policy says of them is compared.
+    """
+    before = {name: weight.detach().clone() for name, weight in policy.named_parameters() if "lora_B" in name}
+
+    def said() -> Tensor:
+        return torch.cat([row_logps(causal, prompt[:1], prompt[1:] or prompt).float() for prompt in prompts])
+
+    try:
+        plain, size, found = said(), 0.01, 0.0
+        for _ in range(_TRIES):
+            generator = torch.Generator().manual_seed(0)
+            with torch.no_grad():
+                for name, weight in policy.named_parameters():
+                    if name in before:
+                        weight.copy_(before[name] + size * torch.randn(weight.shape, generator=generator).to(weight))
+            found, size = float((said() - plain).abs().mean()), 2 * size
+            if found >= _LEAST_MOVE:
+                break
+        yield found
+    finally:
+        with torch.no_grad():
+            for name, weight in policy.named_parameters():
+                if name in before:
+                    weight.copy_(before[name])
