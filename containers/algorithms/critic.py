@@ -46,7 +46,7 @@ class Critic:
         steps: updates so far.
         is_ready: whether the policy may move.
         explained: share of the variance of rewards, in the newest rollout.
-        curves: of the newest step.
+        curves: of the newest step, until they are taken.
     """
 
     model: PreTrainedModel
@@ -103,12 +103,17 @@ class Critic:
         totals = _added(sums)
         tokens = max(totals["tokens"], 1.0)
         self.curves |= {
-            "value_loss": totals["error"] / tokens,
-            "value_clipped_fraction": totals["clipped"] / tokens,
-            "value": totals["value"] / tokens,
-            "return": totals["return"] / tokens,
+            "critic_loss": totals["error"] / tokens,
+            "critic_clipped_fraction": totals["clipped"] / tokens,
+            "critic_value": totals["value"] / tokens,
+            "critic_return": totals["return"] / tokens,
             "critic_grad_norm": norm,
         }
+
+    def take_curves(self) -> dict[str, float]:
+        """Return the curves since the last call."""
+        found, self.curves = self.curves, {}
+        return found
 
     def _judge(self, batch: StepBatch, method: PolicyAlgorithm) -> dict[str, float]:
         """Measure on new completions how much of what came was expected; decide whether the policy may move.

@@ -102,7 +102,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         except (DivergedError, StageError) as error:
             raise type(error)(self._message(str(error), diverged=isinstance(error, DivergedError))) from error
         if self.step.critic is not None:
-            self.note(self.step.critic.curves)
+            self.note(self.step.critic.take_curves())
         if sums["tokens"]:
             self._adapt_beta()
         self.note({"step_time_s": time.perf_counter() - started_at_s})
@@ -123,18 +123,20 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         self._figures.clear()
         super().log({**logs, **means}, start_time)
         if "completion_length" in means and self.rollouts.current is not None:
-            advantages = self._advantages(self.rollouts.current)
+            known = self._of_rows(self.rollouts.current)
             if self._completion_log is not None:
-                self._completion_log.add(self._newest_completions(advantages))
+                self._completion_log.add(self._newest_completions(known))
 
-    def _advantages(self, rollout: Rollout) -> list[float]:
-        """Return those of the rows of all ranks."""
-        known = [_number(value) for value in rollout.batch.advantages]
+    def _of_rows(self, rollout: Rollout) -> list[tuple[float, list[float]]]:
+        """Return for the rows of all ranks the advantage, and what a critic expected at each token."""
+        batch = rollout.batch
+        expected = [row.tolist() for row in batch.values] or [[]] * len(batch.completions)
+        known = [*zip(map(_number, batch.advantages), expected, strict=True)]
         return known if rollout.minibatches.updates > 1 else [*chain.from_iterable(of_all_ranks(known))]
 
-    def _newest_completions(self, advantages: Sequence[float]) -> list[dict[str, Any]]:
+    def _newest_completions(self, known: Sequence[tuple[float, list[float]]]) -> list[dict[str, Any]]:
         newest = self.rollouts.newest
-        rows = zip(newest.rows, newest.rewards.rewards.tolist(), advantages, strict=True)
+        rows = zip(newest.rows, newest.rewards.rewards.tolist(), known, strict=True)
         return [
             {
                 "step": self.state.global_step,
@@ -147,9 +149,13 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
                 "ended": row.completion.ended,
                 "no_value": "; ".join(row.scored.reasons) or None,
                 **{f"value_{name}": None if math.isnan(value) else value for name, value in row.scored.values.items()},
+                **({"tokens": self._texts(row.completion.completion_ids), "expected": expected} if expected else {}),
             }
-            for row, reward, advantage in list(rows)[: self._num_logged_completions]
+            for row, reward, (advantage, expected) in list(rows)[: self._num_logged_completions]
         ]
+
+    def _texts(self, tokens: Sequence[int]) -> list[str]:
+        return [self.rollouts.tokenizer.decode([token]) for token in tokens]
 
     def note(self, figures: dict[str, float]) -> None:
         """Take in curves of the present step."""

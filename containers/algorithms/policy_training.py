@@ -16,7 +16,7 @@ from containers.algorithms.policy_rollouts import PolicyRollouts
 from containers.algorithms.policy_state import PolicyStateCallback, restore_policy_state
 from containers.algorithms.policy_step import PolicyStep
 from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers, curve_metrics
-from containers.algorithms.sampling_check import SamplingCheck
+from containers.algorithms.sampling_check import start_check
 from containers.contracts.configs.parts.critic import critic_contradictions
 from containers.contracts.configs.parts.policy_algorithms import contradictions
 from containers.contracts.configs.parts.rewards import reward_contradictions
@@ -151,7 +151,12 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             for one in self.rewards:
                 one.reward.record(context)
             path, terms = context.checkpoints / COMPLETION_LOG_FILE, [term.name for term in config.rewards]
-            self.log = CompletionLog(path, terms=terms, resumed_from_step=checkpoint_step(checkpoint) or 0)
+            self.log = CompletionLog(
+                path,
+                terms=terms,
+                has_critic=config.has_critic,
+                resumed_from_step=checkpoint_step(checkpoint) or 0,
+            )
         # Adapters begin with random weights, the same ones on each rank; completions differ from rank to rank.
         set_seed(context.spec.seed)
         if config.has_critic:
@@ -179,7 +184,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             rollouts=self._rollouts(),
             make_step=partial(self._step, reference=reference),
             completion_log=self.log,
-            sampling_check=self._sampling_check(policy),
+            sampling_check=start_check(context, config, self.rollouts, policy),
             num_logged_completions=config.num_logged_completions,
             model=policy,
             args=TrainingArguments(
@@ -270,17 +275,6 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             critic=self.critic,
             correction=self.config.sampling_correction,
         )
-
-    def _sampling_check(self, policy: Any) -> SamplingCheck:
-        """Try the engine on the policy with its adapters, if it is a program of its own."""
-        trial = self.rollouts.trial if self.rollouts else None
-        most_apart = trial(policy) if trial else None
-        if most_apart is not None:
-            self.context.recorder.note(
-                f"The engine uses the policy's adapters as the policy does. Its probabilities may be {most_apart:.2g} "
-                "nats a token from the policy's (KL); beyond that, training ends."
-            )
-        return SamplingCheck(self.config.sampling_correction, most_apart)
 
     def save(self, trainer: PolicyTrainer) -> None:
         """Save `model/`, with adapters `adapter/`, and the kept completions; note which had no value."""

@@ -4,11 +4,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import sqrt
+from typing import Any
 
-from containers.contracts.configs.train_policy import SamplingCorrection
+from containers.contracts.configs.train_policy import SamplingCorrection, TrainPolicyConfig
 from containers.formatting import percent
+from containers.harness.context import StageContext
 from containers.harness.errors import StageError
 from containers.losses.importance import effective_share
+from containers.rollouts.engines import Rollouts
 
 # Rollouts whose surprise is looked at together, and standard errors beyond which it is no chance.
 _WINDOW, _ERRORS = 8, 6.0
@@ -76,6 +79,24 @@ class SamplingCheck:
                 f"than samples from it would be, {abs(gap) / sqrt(squares):.0f} standard errors: the engine samples at "
                 f"another temperature, or from a part of the distribution. {_ELSE}"
             )
+
+
+def start_check(
+    context: StageContext, config: TrainPolicyConfig, rollouts: Rollouts | None, policy: Any
+) -> SamplingCheck:
+    """Try the engine on the policy with its adapters, if it is a program of its own.
+
+    Raises:
+        StageError: it does not use them as the policy does.
+    """
+    if rollouts is None or rollouts.trial is None:
+        return SamplingCheck(config.sampling_correction)
+    most_apart = rollouts.trial(policy)
+    context.recorder.note(
+        f"The engine uses the policy's adapters as the policy does. Its probabilities may be {most_apart:.2g} nats a "
+        "token from the policy's (KL); beyond that, training ends."
+    )
+    return SamplingCheck(config.sampling_correction, most_apart)
 
 
 _ELSE = "Use train_policy.rollout_engine: shared_prompts, or correct the engine."

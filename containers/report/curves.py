@@ -74,6 +74,13 @@ CURVE_PLOTS: Mapping[StageName, tuple[CurvePlot, ...]] = {
         _alone("Entropy", "entropy", "nats per token"),
         _alone("Completions that ended by themselves", "ended_fraction", "share of completions"),
         _alone("Prompts on which all rewards were equal", "prompts_without_signal_fraction", "share of prompts"),
+        CurvePlot(
+            "What the critic expected, and what came",
+            "reward",
+            (("expected", "critic_value"), ("came", "critic_return")),
+            "Mean over tokens. What came is by GAE, so part of it is expected.",
+        ),
+        _alone("Variance of rewards that the critic explains", "explained_variance", "share"),
     ),
 }
 

@@ -31,6 +31,7 @@ from containers.evals.sets.records import SetsEvaluation
 from containers.harness.context import StageContext
 from containers.harness.errors import BadDataError, MissingPrerequisiteError
 from containers.report.curves import Curves, read_curves
+from containers.report.policy.expected import Expected, read_expected
 from containers.report.written import WrittenStep, read_written
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class ReportInputs:
     measured: Mapping[str, MeasuredContract] = field(default_factory=dict)
     evidence: Evidence | None = None
     written: tuple[WrittenStep, ...] = ()
+    expected: tuple[Expected, ...] = ()
     decisions: tuple[RunDecision, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -115,6 +117,7 @@ def load_report_inputs(context: StageContext) -> ReportInputs:
         measured=_measured(pipeline, problems),
         evidence=None if policy is None else Evidence.read_if_valid(policy / EVIDENCE_FILE),
         written=() if policy is None else read_written(policy / COMPLETIONS_FILE),
+        expected=() if policy is None else read_expected(policy / COMPLETIONS_FILE),
         decisions=_decisions(context, problems),
         problems=tuple(problems),
     )

@@ -15,6 +15,7 @@ from containers.report.inputs import ReportInputs
 from containers.report.machines import changes_section, hardware_section, lineage_section, repeat_section
 from containers.report.plots import reward_evaluation_plots, undrawn_groups
 from containers.report.policy.comparison import policy_blocks
+from containers.report.policy.expected import expected_plots
 from containers.report.policy.samples import scored_samples
 from containers.report.policy.sets import sets_section
 from containers.report.stages import absence, is_part, nothing, stages_section, stages_table
@@ -219,6 +220,7 @@ def _policy(inputs: ReportInputs, num_samples: int) -> tuple[Section, ...]:
         *_evidence(inputs),
         Fold("Training: facts and curves", _training(inputs, stage)),
         *((Fold("What it wrote in training", (written_samples(inputs.written),)),) if inputs.written else ()),
+        *((Fold("What its critic expected", (Plots(expected_plots(inputs.expected)),)),) if inputs.expected else ()),
     )
     return (Section("Policy", blocks, anchor="policy", short="Policy"),)
 

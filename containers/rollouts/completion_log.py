@@ -23,6 +23,8 @@ _COLUMNS = [
     ("ended", pa.bool_()),
     ("no_value", pa.string()),
 ]
+# With a critic: the text of each token, and what was expected before it.
+_OF_TOKENS = [("tokens", pa.list_(pa.string())), ("expected", pa.list_(pa.float32()))]
 
 
 class CompletionLog:
@@ -31,15 +33,17 @@ class CompletionLog:
     Args:
         path: the file; its folder exists.
         terms: names of the reward's terms, each with a column `value_NAME`.
+        has_critic: there are columns for what a critic expected.
         resumed_from_step: rows of later steps are dropped, because those steps run again. 0: starts empty.
 
     Attributes:
         num_unreadable: number of skipped lines that a full disk or a power cut left unreadable.
     """
 
-    def __init__(self, path: Path, *, terms: Sequence[str], resumed_from_step: int) -> None:
+    def __init__(self, path: Path, *, terms: Sequence[str], resumed_from_step: int, has_critic: bool = False) -> None:
         self.num_unreadable = 0
-        self._schema = pa.schema([*_COLUMNS, *((f"value_{term}", pa.float64()) for term in terms)])
+        of_tokens = _OF_TOKENS if has_critic else []
+        self._schema = pa.schema([*_COLUMNS, *of_tokens, *((f"value_{term}", pa.float64()) for term in terms)])
         self._path = path
         kept = [row for row in self._rows() if row["step"] <= resumed_from_step]
         write_atomically(path, "".join(_line(row) for row in kept))

@@ -270,7 +270,7 @@ def test_a_second_update_limits_ratios_and_values_by_what_they_were(case: Case) 
         case.clear()
         _loss, sums = step.update(case.policy, batch)
         assert 0.1 < sums["limited"] / sums["tokens"] < 0.9
-        assert 0.1 < case.critic.curves["value_clipped_fraction"] < 0.9
+        assert 0.1 < case.critic.curves["critic_clipped_fraction"] < 0.9
         ours = case.gradients()
         assert apart(ours[0], of_policy) < TOLERANCE, (cut_name, "policy")
         assert apart(ours[1], of_critic) < TOLERANCE, (cut_name, "critic")

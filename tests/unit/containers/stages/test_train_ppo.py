@@ -83,10 +83,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory, inputs: dict[str, Path]) -> 
 
 def test_the_critic_has_curves_and_the_policy_waits_for_it(whole: StageContext) -> None:
     points = dict(points_of(whole))
-    steps = {step: values for step, values in points.items() if "value_loss" in values}
+    steps = {step: values for step, values in points.items() if "critic_loss" in values}
     assert sorted(steps) == [1, 2, 3, 4, 5, 6]
     for values in steps.values():
-        assert {"value", "return", "value_clipped_fraction", "critic_grad_norm"} <= set(values)
+        assert {"critic_value", "critic_return", "critic_clipped_fraction", "critic_grad_norm"} <= set(values)
         assert values["critic_grad_norm"] > 0
     # A rollout of 16 is used in two minibatches, twice; steps 1 and 5 begin one.
     assert [step for step in steps if "explained_variance" in steps[step]] == [1, 5]
@@ -140,8 +140,8 @@ def test_one_update_for_each_rollout_trains_both_and_needs_no_sibling(tmp_path: 
     train_policy.run(context)
     points = [values for _, values in points_of(context) if "explained_variance" in values]
     assert len(points) == 6 and all(values["grad_norm"] > 0 for values in points)
-    assert points[0]["ratio"] == pytest.approx(1, abs=1e-5) and points[0]["value"] == 0
-    assert points[-1]["value"] != 0
+    assert points[0]["ratio"] == pytest.approx(1, abs=1e-5) and points[0]["critic_value"] == 0
+    assert points[-1]["critic_value"] != 0
 
 
 def test_beta_follows_the_kl_and_a_resumed_training_goes_on_with_it(tmp_path: Path, inputs: dict[str, Path]) -> None:
