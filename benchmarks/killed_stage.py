@@ -16,6 +16,9 @@ from containers.algorithms.offline_trainer import OfflineTrainer
 from containers.algorithms.policy_rollouts import PolicyRollouts
 from containers.algorithms.policy_trainer import PolicyTrainer
 from containers.contracts.names import MANIFEST_FILE
+from containers.critics.critic import Critic
+from containers.evidence.looks import HeldOut
+from containers.rewards.policy_reward import PolicyReward
 from containers.stages import entry
 from containers.training import checkpoints
 
@@ -37,16 +40,36 @@ def _after(owner: Any, name: str, is_time: Callable[[Any], bool]) -> None:
     setattr(owner, name, killed)
 
 
-def _in_rollout(step: int) -> None:
-    """Completions are written, and nothing is learnt of them."""
-    written = 0
+def _nth(number: int) -> Callable[[Any], bool]:
+    """Whether it is the call of that number, counted from 1."""
+    calls = 0
 
     def is_time(_: Any) -> bool:
-        nonlocal written
-        written += 1
-        return written == step
+        nonlocal calls
+        calls += 1
+        return calls == number
 
-    _after(PolicyRollouts, "written", is_time)
+    return is_time
+
+
+def _in_rollout(number: int) -> None:
+    """Completions are written, and nothing is learnt of them."""
+    _after(PolicyRollouts, "written", _nth(number))
+
+
+def _in_scoring(number: int) -> None:
+    """Completions have their rewards."""
+    _after(PolicyReward, "scored", _nth(number))
+
+
+def _in_critic(number: int) -> None:
+    """The critic has learnt, and the policy has not."""
+    _after(Critic, "learn", _nth(number))
+
+
+def _in_look(number: int) -> None:
+    """A judge has looked at the policy, and nothing has followed from it."""
+    _after(HeldOut, "compare", _nth(number))
 
 
 def _in_step(step: int) -> None:
@@ -91,6 +114,9 @@ def _before_the_end(_: int) -> None:
 
 MOMENTS: dict[str, Callable[[int], None]] = {
     "rollout": _in_rollout,
+    "scoring": _in_scoring,
+    "critic": _in_critic,
+    "look": _in_look,
     "step": _in_step,
     "evaluation": _in_evaluation,
     "save": _in_save,

@@ -41,6 +41,26 @@ ALGORITHMS = (
 # Steps of each training, and after how many it saves.
 _STEPS, _SAVES = 6, 2
 _ON_REWARDS = (("rollout", 1), ("step", 4), ("save", 4), ("manifest", 6), ("end", 6))
+# Four updates for each rollout, with the policy at rest in the first three steps.
+_WITH_CRITIC = (
+    ("rollout", 1),
+    ("scoring", 1),
+    ("critic", 2),
+    ("step", 3),
+    ("save", 4),
+    ("look", 2),
+    ("step", 6),
+    ("manifest", 6),
+    ("end", 6),
+)
+_OF_PPO = (
+    "train_policy.rollout_batch_size=32",
+    "train_policy.num_iterations=2",
+    # A judge that is no reward looks at it, in the middle of a rollout too.
+    "evaluate_policy.judges=[{type: exact}]",
+    "train_policy.evidence={steps: 3, on_no_gain: note, num_prompts: 16, num_pairs: 8}",
+    "train_policy.critic={warmup_steps: 3, minimum_explained_variance: 1.0, learning_rate: 1.0e-3}",
+)
 _ON_ROWS = (("step", 2), ("evaluation", 2), ("step", 4), ("save", 4), ("manifest", 6), ("end", 6))
 _SCHEDULE = f"schedule: {{max_steps: {_STEPS}, save_steps: {_SAVES}"
 _FEW_ROWS = 200
@@ -91,7 +111,9 @@ def resumed(folder: Path, algorithm: str, made: dict[str, Any], *, seed: int) ->
         made = {**made, "reference": reference.made(BY_NAME[StageName.COMPUTE_REFERENCE], made)}
     whole = Mortal(run, folder, way=f"{algorithm} undisturbed", limit_s=600, report=_say).made(stage, made)
     mortal = Mortal(run, folder, way=f"{algorithm} killed", limit_s=600, report=_say)
-    moments = _ON_REWARDS if stage.name is StageName.TRAIN_POLICY else _ON_ROWS
+    moments: tuple[tuple[str, int], ...] = _ON_ROWS
+    if stage.name is StageName.TRAIN_POLICY:
+        moments = _WITH_CRITIC if run.train_policy.has_critic else _ON_REWARDS
     for moment in moments:
         mortal.moment = moment
         if mortal.attempt(stage, made) is not None:
@@ -133,6 +155,8 @@ def _run(folder: Path, stage: str, name: str, *, seed: int) -> RunConfig:
         "train_policy.rewards=[{type: regex, pattern: '[0-4a-m]', kind: outcome}]",
         "train_policy.max_steps_without_signal=100",
     ]
+    if stage == "train_policy" and POLICY_ALGORITHMS[name].advantage == "gae":
+        changes += _OF_PPO
     if stage == "train_dpo":
         changes.append(
             f"train_dpo={{loss: {name}, global_batch_size: 16, max_length: 64, lora: {{r: 4, alpha: 8}}, "

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from containers.algorithms.rollout import Rollout, StepBatch
 from containers.contracts.configs.parts.policy_algorithms import MOST_ROUNDS
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.schedule import Minibatches
@@ -24,6 +23,7 @@ from containers.rewards.term_curves import term_curves
 from containers.rollouts.engines import Writing
 from containers.rollouts.generate import Completion, sampled_completions
 from containers.rollouts.prompts import PolicyPrompt, PromptOrder
+from containers.rollouts.rollout import Rollout, StepBatch
 
 
 @dataclass(frozen=True)
@@ -210,9 +210,10 @@ class PolicyRollouts:
 
     def written(self, policy: Any, places: Sequence[int]) -> list[Completion]:
         """Return one completion by the policy for each of these prompts."""
-        # vLLM queues what does not fit; the other engines hold all at once, so they get one minibatch after another.
-        is_queued = self.config.rollout_engine == "vllm"
-        at_a_time = len(places) if is_queued else -(-len(places) // self.minibatches.per_epoch)
+        # A program of its own queues what does not fit; the others hold all at once, so they get one minibatch after
+        # another.
+        parts = 1 if self.sampling is not None else self.minibatches.per_epoch
+        at_a_time = -(-len(places) // parts)
         with self.writing(policy):
             return [
                 completion

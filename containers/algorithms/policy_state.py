@@ -14,13 +14,13 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from containers.algorithms.policy_rollouts import PolicyRollouts, Rewarded, Written
-from containers.algorithms.rollout import ROLLOUT_FILE, Rollout
 from containers.contracts.digests import write_atomically
 from containers.distributed.ranks import is_first_rank
 from containers.harness.errors import StageError
 from containers.rewards.combine import CombinedRewards
 from containers.rewards.policy_reward import Scored
 from containers.rollouts.generate import Completion
+from containers.rollouts.rollout import ROLLOUT_FILE, Rollout
 from containers.training.checkpoints import CHECKPOINT_PREFIX
 
 POLICY_STATE_FILE = "policy_state.json"

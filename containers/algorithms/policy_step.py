@@ -18,11 +18,9 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from containers.algorithms.critic import Critic
-from containers.algorithms.rollout import StepBatch
-from containers.algorithms.sampling_check import SUMS
 from containers.contracts.configs.parts.policy_algorithms import OBJECTIVES, PolicyAlgorithm
 from containers.contracts.configs.train_policy import SamplingCorrection
+from containers.critics.critic import Critic
 from containers.distributed.ranks import of_all_ranks
 from containers.harness.errors import DivergedError
 from containers.losses.advantages import GROUP_ADVANTAGES, batch_spread
@@ -32,6 +30,8 @@ from containers.losses.values import discounted
 from containers.losses.weights import WEIGHTS
 from containers.packing.attention import packed
 from containers.packing.logps import CompletionPack, Cut, Pack, causal_of
+from containers.rollouts.rollout import StepBatch
+from containers.rollouts.sampling_check import SUMS, SURPRISE, add_surprise
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,15 @@ class PolicyStep:
     correction: SamplingCorrection = SamplingCorrection()  # noqa: RUF009 - it is frozen
 
     @torch.no_grad()
-    def prepare(self, model: Any, batch: StepBatch) -> None:
-        """Fill in log-probabilities and advantages that an update must know before its first backward."""
+    def prepare(self, model: Any, batch: StepBatch) -> dict[str, float]:
+        """Fill in log-probabilities and advantages that an update must know before its first backward.
+
+        Returns:
+            The sums of `sampling_check.SURPRISE` over this rank's rows; 0 where the update's own forward gives them.
+        """
         method, packs = self.method, self.cut(batch.prompts, batch.completions)
         policy = self.accelerator.unwrap_model(model)
+        surprise = dict.fromkeys(SURPRISE, 0.0)
         batch.old = [None] * len(batch.completions)
         batch.advantages = [None] * len(batch.completions)
         if method.beta:
@@ -75,11 +80,12 @@ class PolicyStep:
         waits = self._rows_that_wait(packs, batch)
         early = [pack for pack in packs if not all(waits[row] for row in pack.rows)]
         if self.updates_per_rollout > 1 or (method.beta and method.kl_place != "loss"):
-            known = self._logps(policy, early, batch)
+            known = self._logps(policy, early, batch, surprise=surprise)
             batch.old = [None if waits[row] else logps for row, logps in enumerate(known)]
         if self.critic is not None and self.updates_per_rollout > 1:
             self.critic.expect(batch, packs, method)
         self._fill_advantages(batch, waits)
+        return dict.fromkeys(SURPRISE, 0.0) if any(waits) else surprise
 
     def update(self, model: Any, batch: StepBatch) -> tuple[Tensor, dict[str, float]]:
         """Compute forward and backward of each pack; ranks exchange gradients with the last one.
@@ -143,9 +149,7 @@ class PolicyStep:
         sums["entropy"] += float(entropies.detach().sum())
         sums["ratio"] += float(ratio.detach().sum())
         sums["limited"] += float(is_limited.sum())
-        surprise = completion_sums(-now - entropies.detach(), of)
-        sums["surprise"] += float(surprise.sum())
-        sums["surprise_squares"] += float(surprise.square().sum())
+        add_surprise(sums, now, entropies.detach(), of)
         loss: Tensor = (weights[list(pack.rows)].to(device)[of] * objective).sum() * ranks
         return loss if aux is None else loss + self.aux_weight * aux * len(pack.rows) / len(batch.completions)
 
@@ -178,8 +182,8 @@ class PolicyStep:
             return
         if method.advantage == "gae":
             if batch.values:
-                pairs = zip(batch.returns, batch.values, strict=True)
-                batch.advantages = list(self._normalised(batch, torch.cat([came - value for came, value in pairs])))
+                of_rows = zip(batch.returns, batch.values, strict=True)
+                batch.advantages = list(self._normalised(batch, torch.cat([came - value for came, value in of_rows])))
             return
         rewards = batch.rewards
         if method.beta and method.kl_place == "reward":
@@ -234,13 +238,22 @@ class PolicyStep:
         own = found[start : start + len(values)].float()
         return torch.split(own, lengths.tolist())
 
-    def _logps(self, model: Any, packs: Sequence[Pack], batch: StepBatch) -> list[Tensor | None]:
-        """Return log-probabilities of each row of these packs, without gradient; None for other rows."""
+    def _logps(
+        self, model: Any, packs: Sequence[Pack], batch: StepBatch, *, surprise: dict[str, float] | None = None
+    ) -> list[Tensor | None]:
+        """Return log-probabilities of each row of these packs, without gradient; None for other rows.
+
+        Args:
+            surprise: sums that those of these rows are added to.
+        """
         found: list[Tensor | None] = [None] * len(batch.completions)
         with self._computing(model, packs), self.accelerator.autocast():
             for pack in packs:
-                logps = model(pack=pack)[0]
+                logps, entropies, _aux = model(pack=pack)
                 _demand_finite(logps)
+                if surprise is not None:
+                    of = torch.repeat_interleave(torch.arange(len(pack.rows)), torch.tensor(pack.lengths))
+                    add_surprise(surprise, logps, entropies, of.to(logps.device))
                 for row, own in zip(pack.rows, pack.by_completion(logps), strict=True):
                     found[row] = own
         return found

@@ -14,12 +14,12 @@ from transformers import Trainer, default_data_collator
 
 from containers.algorithms.policy_rollouts import PolicyRollouts
 from containers.algorithms.policy_step import PolicyStep
-from containers.algorithms.rollout import Rollout
-from containers.algorithms.sampling_check import SamplingCheck
 from containers.contracts.outcome import Metric
 from containers.distributed.ranks import of_all_ranks
 from containers.harness.errors import DivergedError, StageError
 from containers.rollouts.completion_log import CompletionLog
+from containers.rollouts.rollout import Rollout
+from containers.rollouts.sampling_check import SamplingCheck
 
 # Start and end of a curve: the mean over this share of its points.
 _END_SHARE = 0.1
@@ -79,6 +79,8 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         # The curves' values at the newest step, and whether it began a rollout.
         self.step_figures: dict[str, float] = {}
         self.is_new_rollout = False
+        # Of the rows of a new rollout, where it is known before the update.
+        self._surprise: dict[str, float] = {}
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Write a rollout, unless the last one is to be used again, and compute the gradients of one update.
@@ -114,7 +116,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         batch = self.rollouts.next_batch(self.accelerator.unwrap_model(model))
         self.note(self.rollouts.figures)
         self.state.num_input_tokens_seen += self.rollouts.num_tokens
-        self.step.prepare(model, batch)
+        self._surprise = self.step.prepare(model, batch)
         return self.rollouts.use(batch)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -165,6 +167,8 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
 
     def _note_sums(self, sums: dict[str, float], *, num_completions: int) -> None:
         """Note the means over all ranks' tokens, and the KL per completion."""
+        if self.is_new_rollout and self._surprise.get("surprise_tokens"):
+            sums = sums | self._surprise
         parts = of_all_ranks(sums)
         total = {name: sum(part[name] for part in parts) for name in sums}
         tokens = total["tokens"]

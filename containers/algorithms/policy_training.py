@@ -9,14 +9,11 @@ from accelerate.utils import set_seed
 from transformers import PreTrainedModel, TrainingArguments
 from trl.trainer.utils import disable_dropout_in_model
 
-from containers.algorithms.critic import Critic
-from containers.algorithms.critic_model import start_critic
 from containers.algorithms.policy_packing import plan_policy_packing
 from containers.algorithms.policy_rollouts import PolicyRollouts
 from containers.algorithms.policy_state import PolicyStateCallback, restore_policy_state
 from containers.algorithms.policy_step import PolicyStep
 from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers, curve_metrics
-from containers.algorithms.sampling_check import start_check
 from containers.contracts.configs.parts.critic import critic_contradictions
 from containers.contracts.configs.parts.policy_algorithms import contradictions
 from containers.contracts.configs.parts.rewards import reward_contradictions
@@ -30,6 +27,8 @@ from containers.contracts.schedule import (
     plan_minibatches,
     resolve_schedule,
 )
+from containers.critics.critic import Critic
+from containers.critics.critic_model import start_critic
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.distributed.ranks import is_first_rank, own_rank
 from containers.evidence.callback import EvidenceCallback
@@ -61,6 +60,7 @@ from containers.rollouts.completion_log import CompletionLog
 from containers.rollouts.engines import Rollouts, start_rollouts
 from containers.rollouts.prompt_templates import note_policy_template, opening_of
 from containers.rollouts.prompts import PromptOrder, check_lengths, read_evaluation_prompts, read_training_prompts
+from containers.rollouts.sampling_check import start_check
 from containers.training.arguments import common_arguments
 from containers.training.checkpoints import checkpoint_step
 from containers.training.program import Training, save_causal_model

@@ -100,7 +100,7 @@ def start_letters(
             f"The engine of judge {judge.name} is vllm, which is not installed here. Build the stage image with it "
             f"(containers/images/build.sh --with vllm, docs/training.md), or {instead}."
         )
-    model = AutoConfig.from_pretrained(folder).get_text_config()
+    model = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
     device, dtype = compute_device(context.spec.profile), compute_dtype(context.spec.profile)
     texts = config.max_prompt_length + 2 * config.max_completion_length + len(judge.criteria)
     wanted = _TIMES_AS_MANY_TOKENS * texts + _QUESTION_TOKENS

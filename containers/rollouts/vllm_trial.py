@@ -51,7 +51,8 @@ def try_adapters(engine: WritingEngine, policy: Any, *, prompts: Sequence[Sequen
     Raises:
         StageError: vLLM does not say what the policy says.
     """
-    causal, asked = causal_of(policy), [list(min(prompts, key=len)), list(max(prompts, key=len))]
+    by_length = sorted(map(list, prompts), key=len)
+    causal, asked = causal_of(policy), [by_length[0], by_length[-1]]
     length = max(1, min(TRIAL_TOKENS, room - len(asked[1])))
     settings = GenerationConfig(max_new_tokens=length, do_sample=False)
     with evaluating(causal), moved_adapters(policy, causal, asked) as moved:

@@ -105,11 +105,14 @@ def _short_trainings(config: RunConfig) -> dict[str, object]:
         writing_ranks = config_profile(config.gpu_profile, config.train_policy).num_processes
         settings = {
             "train_policy.num_iterations": 1,
+            "train_policy.rollout_batch_size": None,
             "train_policy.num_generations": _NUM_GENERATIONS,
             "train_policy.global_batch_size": math.lcm(writing_ranks, _NUM_GENERATIONS),
             "train_policy.max_completion_length": _short(config.train_policy.max_completion_length),
             "train_policy.schedule": {"max_steps": _NUM_STEPS, "save_steps": _NUM_STEPS},
         }
+    if config.has_policy and config.train_policy.has_critic:
+        settings["train_policy.critic.warmup_steps"] = _NUM_STEPS - 1
     for section in (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_DPO):
         if config.takes_part(section):
             settings[f"{section}.global_batch_size"] = ranks

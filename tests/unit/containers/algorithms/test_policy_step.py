@@ -19,11 +19,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from containers.algorithms.policy_step import PolicyStep
-from containers.algorithms.rollout import StepBatch
 from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS, PolicyAlgorithm
 from containers.harness.errors import DivergedError
 from containers.packing.logps import add_logps, causal_of, completion_packs
 from containers.packing.padded import padded_rows_of
+from containers.rollouts.rollout import StepBatch
 from tests.unit.factories.tiny_policy import save_causal_model
 
 pytestmark = pytest.mark.stages

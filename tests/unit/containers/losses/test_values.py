@@ -11,7 +11,7 @@ from containers.losses.values import discounted, explained_variance, gae, value_
 
 
 def one(*numbers: float) -> Tensor:
-    return torch.tensor(numbers)
+    return torch.tensor(numbers, dtype=torch.float)
 
 
 def test_docstring_examples() -> None:

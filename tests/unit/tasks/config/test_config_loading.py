@@ -34,7 +34,7 @@ def test_mistakes_are_listed_all_at_once_with_near_matches(tmp_path: Path) -> No
     assert message(path) == (
         f"{path} has 2 mistakes:\n"
         "  train_policy.num_generations: 0 is too few; wanted at least 1. "
-        "Completions per prompt (K); at least 2, but for reinforce++.\n"
+        "Completions per prompt (K); at least 2, but for reinforce++ and ppo.\n"
         "  train_policy.betta: unknown key. Did you mean `beta`?"
     )
 
@@ -68,7 +68,7 @@ def test_the_other_name_of_the_suites_is_answered_with_the_one_that_counts(tmp_p
             "train_policy",
             "algorithm",
             "rlo",
-            "`rlo` is not one of `rloo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `sapo`, `reinforce++`. Did you",
+            "`rlo` is not one of `rloo`, `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `sapo`, `reinforce++`, `ppo`. Did",
         ),
         ("filter_dataset", "code_rows", "kepe", "`kepe` is not one of `keep`, `drop`. Did you mean `keep`?"),
         ("filter_dataset", "languages", "english", "filter_dataset.languages: `english` found, wanted a list."),

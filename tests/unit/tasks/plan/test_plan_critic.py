@@ -65,7 +65,6 @@ def test_its_work_is_a_forward_and_backward_more_and_for_several_updates_another
     with_critic, features = (
         operations(ppo_run(tmp_path, critic={"model": model})) for model in ("reward_model", "policy_features")
     )
-    assert 1.2 < with_critic / without < 1.8
     assert without < features < with_critic
     again = operations(ppo_run(tmp_path, num_iterations=2))
     assert again < with_critic * 1.2, "what is written is used twice, so half as much is written"

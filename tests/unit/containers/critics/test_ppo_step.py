@@ -19,18 +19,18 @@ from accelerate import Accelerator
 from peft import PeftModel
 from torch import Tensor, nn
 
-from containers.algorithms.critic import Critic
-from containers.algorithms.critic_model import sharing_classifier
 from containers.algorithms.policy_step import PolicyStep
-from containers.algorithms.rollout import Rollout, StepBatch
 from containers.contracts.configs.parts.critic import CriticSettings
 from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS, PolicyAlgorithm
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.schedule import Minibatches
+from containers.critics.critic import Critic
+from containers.critics.critic_model import sharing_classifier
 from containers.models.adapters import apply_lora
 from containers.models.loading import load_causal_model
 from containers.packing.logps import add_logps, causal_of, completion_packs
 from containers.packing.padded import padded_rows_of
+from containers.rollouts.rollout import Rollout, StepBatch
 from containers.scoring.scorer import classifier_of, score_head_weight
 from tests.unit.factories.tiny_policy import save_causal_model
 

@@ -14,11 +14,11 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 from trl.trainer.utils import disable_dropout_in_model
 
-from containers.algorithms.critic import Critic
 from containers.contracts.configs.parts.rewards import RewardModelTerm
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import DamagedArtifactError, read_manifest
 from containers.contracts.names import ADAPTER_FOLDER
+from containers.critics.critic import Critic
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.evals.score_statistics import normalisation_of
 from containers.harness.context import StageContext
@@ -132,7 +132,7 @@ def sharing_classifier(policy: PreTrainedModel) -> PreTrainedModel:
     own = copy.deepcopy(trunk, memo)
     own.config.num_labels = 1
     with torch.device("meta"):
-        shell: Any = AutoModelForSequenceClassification.from_config(own.config)
+        shell: Any = AutoModelForSequenceClassification.from_config(own.config, trust_remote_code=False)
     shell.config = own.config
     setattr(shell, shell.base_model_prefix, own)
     width = own.config.get_text_config().hidden_size

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from containers.algorithms.critic import Critic
-from containers.algorithms.critic_model import start_critic
 from containers.contracts.certificate import SCORE_STATISTICS_FILE, ScoreStatistics
 from containers.contracts.configs.parts.rewards import LengthTerm, RewardModelTerm
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.manifest import LineageEntry, Manifest
 from containers.contracts.names import StageName
+from containers.critics.critic import Critic
+from containers.critics.critic_model import start_critic
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.models.loading import apply_lora, load_causal_model, load_tokenizer
@@ -86,7 +86,7 @@ def test_the_reward_model_is_an_adapter_on_the_policys_own_weights_and_says_what
     context = context_of(tmp_path, inputs, rewards=(RewardModelTerm(normalise="validation", weight=3.0),))
     critic, policy = started(context)
     scores = scores_of(tmp_path / "made" / "merged")
-    assert values_of(critic) == pytest.approx([3 * (score - 0.5) / 2 for score in scores], abs=1e-5)
+    assert values_of(critic) == pytest.approx([3 * (score - 0.5) / 2 for score in scores], abs=1e-4)
     own = {weight.data_ptr() for weight in policy.parameters() if not weight.requires_grad}
     shared = {weight.data_ptr() for name, weight in critic.backbone.named_parameters() if "lora" not in name}
     assert shared <= own

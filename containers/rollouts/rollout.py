@@ -76,9 +76,9 @@ class StepBatch:
             completions: likewise.
         """
         parts = of_all_ranks({name: [_kept(row) for row in getattr(self, name)] for name in _OF_ROWS})
-        rows = {name: [row for part in parts for row in part[name]] for name in _OF_ROWS}
         kept: dict[str, Any] = {name: getattr(self, name) for name in (*_OF_THE_ROLLOUT, "rounding")}
-        return StepBatch(prompts, completions, 0, **kept, **rows)
+        kept |= {name: [row for part in parts for row in part[name]] for name in _OF_ROWS}
+        return StepBatch(prompts, completions, 0, **kept)
 
     def part(self, rows: Sequence[int], *, rank: int, num_ranks: int) -> "StepBatch":
         """Return the batch of these rows, of which the rank has its share; `self` has the rows of all ranks.
@@ -159,9 +159,9 @@ class Rollout:
             told = json.loads(found.metadata()["told"])
             tensors = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118 - not a dict
         ids = torch.split(tensors["ids"].long(), tensors["lengths"].tolist())
-        rows = {name: list(torch.split(tensors[name], widths)) for name, widths in told["widths"].items()}
         whole: dict[str, Any] = {name: tensors[name] for name in _OF_THE_ROLLOUT}
-        batch = StepBatch(prompts, [row.tolist() for row in ids], 0, **whole, rounding=told["rounding"], **rows)
+        whole |= {name: list(torch.split(tensors[name], widths)) for name, widths in told["widths"].items()}
+        batch = StepBatch(prompts, [row.tolist() for row in ids], 0, **whole, rounding=told["rounding"])
         return cls(batch, minibatches, told["seed"], used=told["used"], **of_ranks)
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, distributed, nn
 from transformers import PreTrainedModel
 
-from containers.algorithms.rollout import StepBatch
 from containers.contracts.configs.parts.critic import CriticSettings
 from containers.contracts.configs.parts.policy_algorithms import PolicyAlgorithm
 from containers.distributed.ranks import of_all_ranks
@@ -25,6 +24,7 @@ from containers.losses.values import discounted, explained_variance, gae, value_
 from containers.losses.weights import by_token
 from containers.packing.attention import packed
 from containers.packing.logps import CompletionPack, Pack
+from containers.rollouts.rollout import StepBatch
 
 CRITIC_FILE = "critic.pt"
 

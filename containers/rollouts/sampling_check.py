@@ -6,19 +6,40 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
+from torch import Tensor
+
 from containers.contracts.configs.train_policy import SamplingCorrection, TrainPolicyConfig
 from containers.formatting import percent
 from containers.harness.context import StageContext
 from containers.harness.errors import StageError
 from containers.losses.importance import effective_share
+from containers.losses.ratios import completion_sums
 from containers.rollouts.engines import Rollouts
 
 # Rollouts whose surprise is looked at together, and standard errors beyond which it is no chance.
 _WINDOW, _ERRORS = 8, 6.0
 # Nats a token: less does no harm.
 _LEAST_SURPRISE = 0.02
-# What an update adds up over its tokens for this.
-SUMS = ("surprise", "surprise_squares", "sampling_kl", "weights", "weight_squares", "weighted")
+# What is added up over tokens for this: of new completions, and in each update.
+SURPRISE = ("surprise", "surprise_squares", "surprise_tokens")
+SUMS = (*SURPRISE, "sampling_kl", "weights", "weight_squares", "weighted")
+
+
+def add_surprise(sums: dict[str, float], logps: Tensor, entropies: Tensor, of: Tensor) -> None:
+    """Add how much less likely tokens are than samples would be: of each completion the sum of −log p − entropy.
+
+    Its mean is 0 for samples of the policy, however they end, and its square is its variance.
+
+    Args:
+        sums: those of `SURPRISE`.
+        logps: [N] log-probabilities of the tokens.
+        entropies: [N] of the distributions that they were drawn from.
+        of: [N] the completion of each token, counted from 0.
+    """
+    found = completion_sums(-logps - entropies, of)
+    sums["surprise"] += float(found.sum())
+    sums["surprise_squares"] += float(found.square().sum())
+    sums["surprise_tokens"] += len(logps)
 
 
 @dataclass
@@ -41,15 +62,15 @@ class SamplingCheck:
 
         Args:
             total: its sums over all ranks.
-            is_new: it is the first of its rollout, so that the policy is the one that wrote it.
+            is_new: it is the first of its rollout, and the surprise is that of the policy that wrote it.
 
         Raises:
             StageError: the completions were sampled from something else.
         """
         found = dict[str, float]()
         if is_new:
-            self.recent.append((total["surprise"], total["surprise_squares"], total["tokens"]))
-            found["surprise"] = total["surprise"] / total["tokens"]
+            self.recent.append((total["surprise"], total["surprise_squares"], total["surprise_tokens"]))
+            found["surprise"] = total["surprise"] / total["surprise_tokens"]
         if self.most_apart is None:
             return found
         found["sampling_kl"] = total["sampling_kl"] / total["tokens"]
