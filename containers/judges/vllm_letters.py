@@ -17,6 +17,7 @@ from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.configs.parts.training import VLLM_FRACTION_ALONE
 from containers.contracts.hardware import GIB
 from containers.distributed.devices import compute_device, compute_dtype
+from containers.formatting import one_line
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
@@ -130,7 +131,8 @@ def start_letters(
         logger.exception("vLLM does not start.")
         # As of rollouts: ValueErrors come before a GPU is used.
         kind = BadConfigError if isinstance(error, ValueError) else StageError
-        text = f"vLLM does not start with the model of judge {judge.name}: {error}. {instead[0].upper()}{instead[1:]}."
+        found = one_line(str(error), 300)
+        text = f"vLLM does not start with the model of judge {judge.name}: {found}. {instead[0].upper()}{instead[1:]}."
         raise kind(text) from error
     context.recorder.note(f"Judge {judge.name} is computed by vLLM {vllm.__version__}.")
     return VllmLetters(watched(llm), letters, longest=longest - 1)

@@ -14,12 +14,15 @@ _SHOWN_CHARACTERS = 2_000
 
 @dataclass(frozen=True)
 class WrittenStep:
-    """Two completions of one prompt of a step: the one with the highest reward, and the one with the lowest."""
+    """Two completions of one prompt of a step: the one with the highest reward, and the one with the lowest.
+
+    The second is None where a prompt has one completion.
+    """
 
     step: int
     prompt: tuple[Message, ...]
     best: tuple[str, float]
-    worst: tuple[str, float]
+    worst: tuple[str, float] | None
 
 
 def read_written(path: Path) -> tuple[WrittenStep, ...]:
@@ -53,7 +56,7 @@ def _written(step: int, rows: Sequence[Mapping[str, Any]]) -> WrittenStep:
         step,
         tuple(Message.model_validate(turn) for turn in group[0]["prompt"]),
         (_cut(best["completion"]), _reward(best)),
-        (_cut(worst["completion"]), _reward(worst)),
+        (_cut(worst["completion"]), _reward(worst)) if len(group) > 1 else None,
     )
 
 
@@ -70,7 +73,9 @@ def written_samples(written: Sequence[WrittenStep]) -> Samples:
     items = tuple(
         Sample(
             step.prompt,
-            (
+            (Answer("reward", *step.best, False),)
+            if step.worst is None
+            else (
                 Answer("highest reward", *step.best, step.best[1] > step.worst[1]),
                 Answer("lowest reward", *step.worst, False),
             ),

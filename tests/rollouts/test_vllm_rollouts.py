@@ -15,6 +15,7 @@ from containers.harness.errors import StageError
 from containers.models.loading import peft_config
 from containers.packing.logps import causal_of
 from containers.rollouts.vllm import VllmEngine, start_vllm
+from containers.rollouts.vllm_trial import replays, try_adapters
 from tests.rollouts.vllm_factory import CONFIG, NEW_TOKENS, save_start_model
 from tests.unit.containers.rollouts.test_group_generation import PAD, rows
 from tests.unit.factories.spec_factory import make_context
@@ -118,10 +119,34 @@ def test_the_policys_own_weights_stay_as_they_are(started: Started) -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in started.policy.state_dict().items())
 
 
-def test_adapters_that_did_not_arrive_end_the_stage(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_that_arrive_are_the_policys_and_those_that_do_not_end_the_stage(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [list(range(10, 10 + length)) for length in LENGTHS]
+    before = {name: weight.clone() for name, weight in started.policy.state_dict().items()}
+    assert try_adapters(started.engine, started.policy, prompts=prompts, room=110) == 1e-5
+    assert all(torch.equal(weight, before[name]) for name, weight in started.policy.state_dict().items())
+    monkeypatch.setattr(VllmEngine, "give", lambda *_: None)
+    started.train(seed=9)  # what vLLM still has is another policy's
+    with pytest.raises(StageError, match="it does not use them as the policy does"):
+        try_adapters(started.engine, started.policy, prompts=prompts, room=110)
+
+
+def test_it_says_with_which_probability_it_drew_at_any_temperature(started: Started) -> None:
     batch = rows([(length, 2) for length in LENGTHS])
-    started.by_vllm(batch)
-    monkeypatch.setattr(started.engine, "_give", lambda _: None)
-    started.train(seed=9)
-    with pytest.raises(StageError, match=r"vLLM's log-probabilities differ by .* from the policy's"):
-        started.by_vllm(batch)
+    tokens = started.by_vllm(batch, do_sample=True, temperature=0.6, top_p=1.0, top_k=0)
+    own = []
+    with torch.no_grad():
+        for ids, mask, length in zip(tokens, batch["attention_mask"], batch["attention_mask"].sum(dim=1), strict=True):
+            row = ids[len(mask) - int(length) :][None]
+            scores = (started.policy(input_ids=row).logits[0, int(length) - 1 : -1].float() / 0.6).log_softmax(-1)
+            own.append(scores.gather(1, row[0, int(length) :, None])[:, 0].tolist())
+    for said, wanted in zip(started.engine.newest, own, strict=True):
+        assert said == pytest.approx(wanted[: len(said)], abs=1e-3)
+
+
+def test_the_same_seeds_draw_the_same_completions_again(started: Started) -> None:
+    settings = GenerationConfig(
+        max_new_tokens=NEW_TOKENS, do_sample=True, temperature=1.0, top_p=1.0, eos_token_id=NO_END
+    )
+    assert replays(started.engine, [list(range(10, 20))], settings)

@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.ticker import FuncFormatter, MaxNLocator
-
 from containers.document.model import Plot
-from containers.document.plot_style import BLUE, INK_2, axes, tick_number
 from containers.formatting import clean, number, shorten
 
 _COLUMNS = ("step", "completion", "reward", "tokens", "expected")
@@ -54,6 +51,10 @@ def expected_plots(found: Sequence[Expected]) -> tuple[Plot, ...]:
 
 
 def _plot(one: Expected, place: int) -> Plot:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator  # heavy, and of no use to who only reads
+
+    from containers.document.plot_style import BLUE, INK_2, axes, tick_number
+
     places = range(1, len(one.values) + 1)
     with axes(2.5, salt=f"expected {place}") as (ax, svg):
         ax.plot(places, one.values, color=BLUE, marker="o" if len(places) <= _MOST_NAMED else None, markersize=3)

@@ -40,6 +40,7 @@ def test_of_three_steps_it_shows_the_prompt_that_taught_most_with_its_best_and_i
 
 def test_one_kept_step_is_shown_once_and_a_long_completion_is_cut(tmp_path: Path) -> None:
     (only,) = read_written(write(tmp_path, [row(7, ONE, "a" * 5000, 1.0)]))
+    assert only.worst is None and [len(item.answers) for item in written_samples((only,)).items] == [1]
     assert only.step == 7 and len(only.best[0]) < 2100 and only.best[0].endswith(" …")
 
 

@@ -72,7 +72,7 @@ def test_every_section_and_every_key_of_a_profile_is_listed() -> None:
         ("train_reward_model.trainable", "one of lora, full, head", "lora"),
         ("train_reward_model.gradient_checkpointing", "true or false", "true"),
         ("train_reward_model.lora", "section, or null", "its defaults"),
-        ("train_policy.algorithm", "one of rloo, grpo, dr_grpo, dapo, gspo, cispo, sapo, reinforce++", "rloo"),
+        ("train_policy.algorithm", "one of rloo, grpo, dr_grpo, dapo, gspo, cispo, sapo, reinforce++, ppo", "rloo"),
         ("train_policy.parts.overlong_fraction", "float in [0, 1], or null", "null"),
         ("evaluate_reward_model.batch_tokens", "int ≥ 1, or null", "null"),
         ("evaluate_reward_model.suites.N.minimum_accuracy", "float in [0, 1], or null", "null"),
@@ -125,9 +125,10 @@ def test_a_list_of_sections_is_printed_with_the_keys_of_its_items(capsys: pytest
 
 def test_a_part_of_a_key_finds_it_in_every_section(capsys: pytest.CaptureFixture[str]) -> None:
     stages = ("train_sft", "train_reward_model", "train_dpo", "train_policy")
-    assert _printed(capsys, "Learning_Rate")[0] == [
+    expected = [
         f"{stage}.optimizer.{name}" for stage in stages for name in ("learning_rate", "minimum_learning_rate_fraction")
     ]
+    assert _printed(capsys, "Learning_Rate")[0] == [*expected[:-2], "train_policy.critic.learning_rate", *expected[-2:]]
 
 
 @pytest.mark.parametrize(
