@@ -24,6 +24,7 @@ from benchmarks.rloo_ways import (
     ANSWER_TOKENS,
     COMPLETIONS,
     OURS,
+    PPO,
     PROMPT_TOKENS,
     STEP_PROMPTS,
     Lengths,
@@ -37,6 +38,8 @@ from containers.algorithms.policy_step import PolicyStep
 from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.critics.critic import Critic
+from containers.critics.critic_model import sharing_classifier
 from containers.models.loading import apply_lora, peft_config
 from containers.models.token_batches import prompt_token_ids
 from containers.packing.logps import add_logps, causal_of, completion_packs
@@ -46,6 +49,7 @@ from containers.rewards.reward_model import ModelReward, policy_scorer
 from containers.rollouts.generate import Completion
 from containers.rollouts.prompts import PolicyPrompt
 from containers.rollouts.shared_prompts import sharing
+from containers.scoring.scorer import classifier_of, score_head_weight
 
 ADAPTERS = LoraSettings(r=16, alpha=32)
 Task = tuple[str, list[str]]
@@ -199,8 +203,8 @@ def make_trainer(
         **place.arguments,
     }
     longest, completions = changes.get("max_completion_length", ANSWER_TOKENS[1]), len(tasks[0][1])
-    config = _config(longest, completions=completions, grpo=grpo)
-    if way == OURS:
+    config = _config(longest, completions=completions, algorithm="ppo" if way == PPO else "grpo" if grpo else "rloo")
+    if way in (OURS, PPO):
         # The largest prompt with its completions is one pack, as train_policy plans it on a CPU.
         pack_tokens = place.pack_tokens or PROMPT_TOKENS[1] + completions * ANSWER_TOKENS[1]
         return _ours(policy, judge, tokenizer, tasks, shared, config, whole=whole, pack_tokens=pack_tokens)
@@ -225,10 +229,13 @@ def make_trainer(
     return RLOOTrainer(**given, **judged, args=RLOOConfig(**given_settings, beta=config.method.beta))
 
 
-def _config(longest: int, *, completions: int, grpo: bool) -> TrainPolicyConfig:
-    method = {"algorithm": "grpo", "beta": 0.0} if grpo else {}
-    given = {"num_generations": completions, "max_completion_length": longest}
-    return TrainPolicyConfig.model_validate({**given, **method})
+def _config(longest: int, *, completions: int, algorithm: str) -> TrainPolicyConfig:
+    method = {"beta": 0.0} if algorithm == "grpo" else {}
+    given = {"num_generations": completions, "max_completion_length": longest, "algorithm": algorithm}
+    # From the first step on, the policy learns beside its critic.
+    return TrainPolicyConfig.model_validate(
+        {**given, **method, "critic": {"warmup_steps": 0}} if algorithm == "ppo" else {**given, **method}
+    )
 
 
 def _ours(
@@ -244,12 +251,13 @@ def _ours(
 ) -> PolicyTrainer:
     reward: Reward = Letters()
     step = config.num_generations * STEP_PROMPTS
-    if config.algorithm == "rloo":
+    if config.algorithm != "grpo":
         scorer = policy_scorer(judge, tokenizer, batch_size=step)
         # A scorer scores its first conversations both ways, once in a training; here before the timing.
         scorer.score([[*_conversation("Hi"), {"role": "assistant", "content": "Hi"}]])
         reward = ModelReward(scorer)
     reference = copy.deepcopy(policy).requires_grad_(False) if whole and config.method.beta else None
+    critic = _critic(policy, config) if config.has_critic else None
     torch.manual_seed(shared["seed"])  # adapters begin with random numbers
     trained = apply_lora(policy, None if whole else ADAPTERS, task_type="CAUSAL_LM")
     for model in (trained, reference):
@@ -282,6 +290,7 @@ def _ours(
             updates_per_rollout=1,
             cut=partial(completion_packs, max_tokens=pack_tokens),
             reference=reference,
+            critic=critic,
         ),
         completion_log=None,
         num_logged_completions=0,
@@ -290,6 +299,14 @@ def _ours(
         train_dataset=StepNumbers(shared["max_steps"], num_ranks=1),
         processing_class=tokenizer,
     )
+
+
+def _critic(policy: Any, config: TrainPolicyConfig) -> Critic:
+    """A critic of the policy's own weights, with adapters like the policy's."""
+    model: Any = apply_lora(sharing_classifier(policy), ADAPTERS, task_type="SEQ_CLS")
+    classifier, head = classifier_of(model), score_head_weight(model)
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    return Critic(classifier, classifier.model, head, trained, config.critic)  # type: ignore[arg-type]
 
 
 def _conversation(prompt: str) -> list[dict[str, str]]:

@@ -41,6 +41,7 @@ from benchmarks.rloo_ways import (
     DEFAULT,
     LENGTHS,
     OURS,
+    PPO,
     STEP_PROMPTS,
     Lengths,
     drawn_lengths,
@@ -163,7 +164,7 @@ def measure_way(way: str, folder: Path, *, whole: bool, grpo: bool = False, plac
     deal(trainer, tokenizer, tasks)
     tokens: Counter[str] = Counter()
     count_tokens(judge, "reward model", tokens)
-    reference = trainer.step.reference if way == OURS else getattr(trainer, "ref_model", None)
+    reference = trainer.step.reference if way in (OURS, PPO) else getattr(trainer, "ref_model", None)
     for model in (policy, reference):
         if model is not None:
             count_tokens(model, "policy", tokens)

@@ -4,6 +4,8 @@ import random
 from typing import Any
 
 DEFAULT, OURS = "TRL, its defaults", "ours"
+# The same step by PPO, with a critic on the policy's own weights.
+PPO = "ours, PPO"
 # Completions of a prompt, unless others are given, and prompts of a step.
 COMPLETIONS, STEP_PROMPTS = 4, 2
 PROMPT_TOKENS, ANSWER_TOKENS = (200, 2000), (100, 600)
