@@ -6,7 +6,6 @@ their deviation over the batch, min of ratio and clipped ratio, half the larger 
 means over tokens.
 """
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,30 +14,22 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
-from peft import PeftModel
-from torch import Tensor, nn
+from torch import Tensor
 
-from containers.algorithms.policy_step import PolicyStep
 from containers.contracts.configs.parts.critic import CriticSettings
-from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS, PolicyAlgorithm
-from containers.contracts.configs.parts.training import LoraSettings
+from containers.contracts.configs.parts.policy_algorithms import PolicyAlgorithm
 from containers.contracts.schedule import Minibatches
 from containers.critics.critic import Critic
-from containers.critics.critic_model import sharing_classifier
-from containers.models.adapters import apply_lora
-from containers.models.loading import load_causal_model
 from containers.packing.logps import add_logps, causal_of, completion_packs
 from containers.packing.padded import padded_rows_of
-from containers.rollouts.rollout import Rollout, StepBatch
-from containers.scoring.scorer import classifier_of, score_head_weight
+from containers.rollouts.rollout import Rollout
+from containers.scoring.scorer import score_head_weight
+from tests.unit.containers.critics.ppo_cases import PPO, TEMPERATURE, Case, make_case
 from tests.unit.factories.tiny_policy import save_causal_model
 
 pytestmark = pytest.mark.stages
 
-K, BETA, TEMPERATURE, TOLERANCE = 3, 0.1, 0.7, 1e-5
-PPO = POLICY_ALGORITHMS["ppo"].model_copy(update={"beta": BETA})
-LORA = LoraSettings(r=4, alpha=8)
+K, TOLERANCE = 3, 1e-5
 CUTS: dict[str, Callable[..., Any]] = {
     "one pack": partial(completion_packs, max_tokens=1000),
     "2 packs": partial(completion_packs, max_tokens=80),
@@ -47,94 +38,10 @@ CUTS: dict[str, Callable[..., Any]] = {
 }
 
 
-@dataclass
-class Case:
-    """A policy and its critic that both have moved from where they started, and completions."""
-
-    policy: PeftModel
-    critic: Critic
-    value_model: PeftModel
-    prompts: list[list[int]]
-    completions: list[list[int]]
-    rewards: Tensor
-    ended: Tensor
-
-    def batch(self, rows: range | None = None) -> StepBatch:
-        chosen = range(len(self.completions)) if rows is None else rows
-        at = list(chosen)
-        return StepBatch(
-            prompts=[self.prompts[row] for row in chosen],
-            completions=[self.completions[row] for row in chosen],
-            first_row=0,
-            rewards=self.rewards[at],
-            lengths=torch.tensor([len(self.completions[row]) for row in chosen]),
-            ended=self.ended[at],
-            takes_part=torch.ones(len(at), dtype=torch.bool),
-            divides=torch.ones(len(at) // K, dtype=torch.bool),
-        )
-
-    def step(self, cut: Callable[..., Any], *, method: PolicyAlgorithm = PPO, updates: int = 1) -> PolicyStep:
-        return PolicyStep(
-            accelerator=Accelerator(cpu=True),
-            method=method,
-            num_generations=K,
-            longest=12,
-            updates_per_rollout=updates,
-            cut=cut,
-            critic=self.critic,
-        )
-
-    def gradients(self) -> tuple[Tensor, Tensor]:
-        return gradient_of(self.policy), gradient_of(self.value_model)
-
-    def clear(self) -> None:
-        self.policy.zero_grad()
-        self.value_model.zero_grad()
-
-
-def gradient_of(model: nn.Module) -> Tensor:
-    parts = [weight.grad.flatten() for _, weight in sorted(model.named_parameters()) if weight.grad is not None]
-    return torch.cat(parts).clone()
-
-
-def moved(model: PeftModel, seed: int) -> PeftModel:
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.requires_grad:
-                weight += 0.05 * torch.randn_like(weight)
-    return model
-
-
 @pytest.fixture
 def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
-    base = load_causal_model(
-        save_causal_model(tmp_path / "start", scale=0.1, seed=3), dtype=torch.float32, device="cpu"
-    )
-    value_model = apply_lora(sharing_classifier(base), LORA, task_type="SEQ_CLS")
-    policy = apply_lora(base, LORA, task_type="CAUSAL_LM")
-    assert isinstance(policy, PeftModel) and isinstance(value_model, PeftModel)
-    moved(policy, 0), moved(value_model, 1)
-    add_logps(causal_of(policy), temperature=TEMPERATURE)
-    classifier = classifier_of(value_model)
-    trained = {name: weight for name, weight in value_model.named_parameters() if weight.requires_grad}
-    critic = Critic(
-        classifier,
-        classifier.model,
-        score_head_weight(value_model),  # type: ignore[arg-type]
-        trained,
-        CriticSettings(warmup_steps=0, cut_off="bootstrap"),
-        scale=2.0,
-        shift=0.3,
-    )
     monkeypatch.setattr(Critic, "_step", lambda self: 0.0)  # gradients are compared, not weights
-    dice = random.Random(5)  # noqa: S311
-    prompts = [[dice.randrange(60, 90) for _ in range(length)] for length in (4, 9) for _ in range(K)]
-    prompts = [prompts[row // K * K] for row in range(2 * K)]
-    completions = [[dice.randrange(60, 90) for _ in range(dice.randrange(1, 12))] for _ in prompts]
-    rewards = torch.tensor([dice.gauss(0, 1) for _ in prompts], dtype=torch.float64)
-    ended = torch.tensor([dice.random() < 0.5 for _ in prompts])
-    return Case(policy, critic, value_model, prompts, completions, rewards, ended)
+    return make_case(save_causal_model(tmp_path / "start", scale=0.1, seed=3), prompt_lengths=(4, 9), siblings=K)
 
 
 @dataclass
