@@ -196,7 +196,8 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
         step, trainer = self.progress.trust.step, self.trainer
         self._load(step)
         self._load_optimizer(step)
-        trainer.rollouts.current = None  # the policy that wrote it is given up
+        if trainer.rollouts.current is not None:
+            trainer.rollouts.current.give_up()
         if trainer.step.critic is not None and step:
             trainer.step.critic.load(self._checkpoint(step))
         method = trainer.step.method

@@ -136,6 +136,10 @@ class Rollout:
         of_groups = [group * siblings + place for group in rows for place in range(siblings)]
         return self.batch.part(of_groups, rank=self.rank, num_ranks=self.num_ranks)
 
+    def give_up(self) -> None:
+        """Use it for no further update: the policy that wrote it is gone."""
+        self.used = self.minibatches.updates
+
     def save(self, file: Path) -> None:
         """Write it; a rollout of several updates only."""
         tensors: dict[str, Tensor] = {name: getattr(self.batch, name) for name in _OF_THE_ROLLOUT}

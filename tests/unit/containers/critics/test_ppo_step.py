@@ -220,6 +220,14 @@ def test_a_rollout_that_was_saved_in_between_gives_the_same_minibatches(case: Ca
     assert again.is_used_up
 
 
+def test_a_rollout_that_is_given_up_has_no_update_left(case: Case) -> None:
+    rollout = Rollout(case.batch(), Minibatches(2, 2), seed="7 6")
+    rollout.next_batch()
+    assert not rollout.is_used_up
+    rollout.give_up()
+    assert rollout.is_used_up
+
+
 def test_completions_that_take_no_part_count_nowhere(case: Case) -> None:
     gradients = []
     for number in (2 * K, K):
