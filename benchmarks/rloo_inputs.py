@@ -39,8 +39,8 @@ from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.critics.critic import Critic
-from containers.critics.critic_model import sharing_classifier
 from containers.models.loading import apply_lora, peft_config
+from containers.models.shared_base import sharing_classifier
 from containers.models.token_batches import prompt_token_ids
 from containers.packing.logps import add_logps, causal_of, completion_packs
 from containers.rewards.base import Answered, Reward, StartedTerm, Value

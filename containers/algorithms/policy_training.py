@@ -118,6 +118,9 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         self.rewards = start_rewards(context, config)
         self.model = self.untrained_model()
         check_lengths(config, max_positions=position_limit(self.model), name="start model")
+        if config.lora is not None:
+            for one in self.rewards:
+                one.reward.on_base(self.model)
         note_policy_template(context, self.tokenizer, prompts.prompts, thinks=config.enable_thinking)
         for one in self.rewards:
             prompts = one.reward.scorable(context, prompts)

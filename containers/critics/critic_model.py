@@ -1,30 +1,23 @@
-"""What a critic starts as: the certified reward model or the start model, on the policy's own frozen weights if it can.
+"""What a critic starts as: the certified reward model or the start model, on the policy's own weights if it can."""
 
-Two models share weights if their layers are other objects around the same tensors. So each has adapters of its own, and
-none has to be switched on and off, while the frozen weights are in memory once.
-"""
-
-import copy
-from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel
+from peft import PeftModel
 from torch import nn
-from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl.trainer.utils import disable_dropout_in_model
 
 from containers.contracts.configs.parts.rewards import RewardModelTerm
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.digests import DamagedArtifactError, read_manifest
-from containers.contracts.names import ADAPTER_FOLDER
 from containers.critics.critic import Critic
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.evals.score_statistics import normalisation_of
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
-from containers.models.adapters import apply_lora, is_adapted_model, trained_in_float32
+from containers.models.adapters import apply_lora, trained_in_float32
 from containers.models.loading import load_causal_model, load_reward_model, load_tokenizer, reward_model_folder
+from containers.models.shared_base import adapted_classifier, adapter_on, sharing_classifier
 from containers.models.weights import SCORE_HEAD
 from containers.scoring.scorer import classifier_of, score_head_weight
 
@@ -81,27 +74,13 @@ def _reward_model(
             "critic reads the policy's tokens. Use start_model or policy_features, or a reward model of the same "
             "family."
         )
-    adapter = folder / ADAPTER_FOLDER
-    if config.lora is not None and _is_adapter_of(context, folder, adapter):
-        shell = sharing_classifier(policy)
-        model = PeftModel.from_pretrained(shell, str(adapter), is_trainable=True, torch_device=str(policy.device))
-        return trained_in_float32(model), f"the reward model {origin}, an adapter on the policy's own frozen weights"
+    adapter = adapter_on(folder, context.input("start_model").digest)
+    if config.lora is not None and adapter is not None:
+        model = trained_in_float32(adapted_classifier(policy, adapter, learns=True))
+        return model, f"the reward model {origin}, an adapter on the policy's own frozen weights"
     profile = context.spec.profile
     whole = load_reward_model(reward_model_folder(folder), dtype=compute_dtype(profile), device=compute_device(profile))
     return _with_adapters(whole, config), f"the reward model {origin}, a model of its own with new adapters"
-
-
-def _is_adapter_of(context: StageContext, folder: Path, adapter: Path) -> bool:
-    """Whether the reward model was trained as an adapter of the very model that the policy starts from."""
-    if not is_adapted_model(adapter):
-        return False
-    if LoraConfig.from_pretrained(str(adapter)).trainable_token_indices:
-        return False  # its vocabulary has a row more
-    try:
-        lineage = read_manifest(folder).lineage
-    except DamagedArtifactError:
-        return False
-    return any(entry.name == "start_model" and entry.digest == context.input("start_model").digest for entry in lineage)
 
 
 def _start_model(context: StageContext, config: TrainPolicyConfig, policy: PreTrainedModel) -> tuple[PeftModel, str]:
@@ -123,24 +102,6 @@ def _with_adapters(model: PreTrainedModel, config: TrainPolicyConfig) -> PeftMod
     if not isinstance(adapted, PeftModel):
         raise AssertionError("LoRA makes a PeftModel.")
     return adapted
-
-
-def sharing_classifier(policy: PreTrainedModel) -> PreTrainedModel:
-    """Return a sequence classifier whose trunk has the policy's weights, the same tensors, and a head of zeros."""
-    trunk: Any = policy.base_model
-    memo: dict[int, Any] = {id(weight): weight for weight in trunk.parameters()}
-    own = copy.deepcopy(trunk, memo)
-    own.config.num_labels = 1
-    with torch.device("meta"):
-        shell: Any = AutoModelForSequenceClassification.from_config(own.config, trust_remote_code=False)
-    shell.config = own.config
-    setattr(shell, shell.base_model_prefix, own)
-    width = own.config.get_text_config().hidden_size
-    head = nn.Linear(width, 1, bias=False, device=policy.device, dtype=torch.float32)
-    nn.init.zeros_(head.weight)
-    setattr(shell, SCORE_HEAD, head)
-    found: PreTrainedModel = shell.requires_grad_(False)
-    return found
 
 
 def _reward_of_score(context: StageContext, config: TrainPolicyConfig) -> tuple[float, float]:

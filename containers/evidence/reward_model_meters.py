@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 import torch
 from torch import Tensor
 
+from containers.contracts.configs.parts.evidence import FILLER_TIMES, measured_of
 from containers.distributed.ranks import spread_over_ranks
 from containers.evals.answer_edits import padded
 from containers.rewards.base import Answered, StateReward
@@ -21,9 +22,6 @@ _DIRECTIONS = 16
 _MOST_REFERENCE, _FEWEST_REFERENCE = 128, 4 * _DIRECTIONS
 # An answer of the start model itself is an outlier in one of a hundred cases.
 _LEVEL = 0.01
-# One answer of so many is measured, and at least two of a step.
-_ONE_OF = 32
-_TIMES_AS_LONG = 2
 # Answers on which the effect of padding is measured for its limit.
 _FOR_A_LIMIT = 64
 OUTLIERS, PADDING = "reward_state_outlier_fraction", "padding_rise"
@@ -55,7 +53,7 @@ class RewardModelMeters:
         found = dict[str, float]()
         if len(self.reference) < _FEWEST_REFERENCE:
             self.reference += self._states(self._fitting(answered[: _MOST_REFERENCE - len(self.reference)]))
-        sample = self._fitting(answered[:: max(1, len(answered) // max(2, len(answered) // _ONE_OF))])
+        sample = self._fitting(answered[:: max(1, len(answered) // max(1, measured_of(len(answered))))])
         if len(self.reference) >= _FEWEST_REFERENCE and sample:
             outliers = are_outliers(torch.tensor(self.reference), torch.tensor(self._states(sample)))
             found[OUTLIERS] = float(outliers.double().mean())
@@ -120,5 +118,5 @@ def are_outliers(reference: Tensor, found: Tensor) -> Tensor:
 
 
 def _padded(one: Answered) -> Answered:
-    text = padded(one.text, _TIMES_AS_LONG * len(one.text))[0]
+    text = padded(one.text, FILLER_TIMES * len(one.text))[0]
     return one.saying(text)

@@ -36,26 +36,36 @@ def load_adapted_model(folder: Path, *, dtype: torch.dtype) -> PreTrainedModel:
     base_folder = folder / BASE_FOLDER
     if not base_folder.is_dir():
         raise MissingPrerequisiteError(f"{folder} is an adapter without its base model, which must be in `base`.")
-    saved = _saved_names(folder)
-    _demand_head(saved, folder)
+    _demand_head(_saved_names(folder), folder)
     base, missing = load_weights(AutoModelForSequenceClassification, base_folder, dtype=dtype, num_labels=1)
     require_trunk(missing, folder=base_folder)
+    merged: PreTrainedModel = put_adapter_on(base, folder).merge_and_unload()
+    # The head is saved in float32, and would stay float32 on a trunk in bfloat16.
+    return merged.to(dtype)
+
+
+def put_adapter_on(base: PreTrainedModel, folder: Path, *, learns: bool = False) -> PeftModel:
+    """Return the base model with the saved adapter and its score head, on the base model's device.
+
+    Raises:
+        MissingPrerequisiteError: the adapter has no score head, does not fit this base model, or is damaged.
+    """
+    saved = _saved_names(folder)
+    _demand_head(saved, folder)
     try:
         settings = LoraConfig.from_pretrained(str(folder))
         for token_id in _trained_tokens(settings):
             give_embedding_row(base, token_id)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # weights that do not fit are refused below
-            adapted = PeftModel.from_pretrained(base, str(folder), torch_device="cpu")
+            adapted = PeftModel.from_pretrained(base, str(folder), is_trainable=learns, torch_device=str(base.device))
     except Exception as error:  # whatever peft raises for settings and shapes that do not fit
         raise MissingPrerequisiteError(
             f"The adapter in {folder} cannot be applied to its base model: {one_line(str(error), 300)}. Name the right "
             "base model with --base, or reward_model.base in a run."
         ) from error
     _demand_fit(adapted, saved, folder)
-    merged: PreTrainedModel = adapted.merge_and_unload()
-    # The head is saved in float32, and would stay float32 on a trunk in bfloat16.
-    return merged.to(dtype)
+    return adapted
 
 
 def _trained_tokens(settings: LoraConfig) -> list[int]:

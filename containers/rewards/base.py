@@ -90,6 +90,13 @@ class Reward(ABC):
         """Return the prompts whose completions can have a value, with a text about those left out."""
         return prompts
 
+    def on_base(self, base: Any) -> None:  # noqa: B027 - it need not
+        """Take what this reward can share of the start model, before that gets adapters; called once in training.
+
+        Args:
+            base: the start model with the tensors that stay frozen.
+        """
+
     def record(self, context: StageContext) -> None:  # noqa: B027 - it need not
         """Write a description of this reward for the report; called by the first rank."""
 

@@ -6,9 +6,12 @@ silently replace NaN by a zero advantage.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 import torch
+from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from containers.contracts.certificate import Certificate, ScoreStatistics
@@ -21,10 +24,11 @@ from containers.evals.score_statistics import normalisation_of, normalised
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import load_reward_model, load_tokenizer, position_limit, reward_model_folder
+from containers.models.shared_base import adapted_classifier, adapter_on
 from containers.rewards.base import Answered, Reward, Rewarding, SeveralRewards, StateReward, Value
 from containers.rollouts.prompt_templates import note_reward_model_template
 from containers.rollouts.prompts import PolicyPrompts, check_lengths
-from containers.scoring.scorer import RewardScorer, score_head_sha256
+from containers.scoring.scorer import RewardScorer, classifier_of, score_head_sha256
 
 _REWARD_MODEL_USED_FILE = "reward_model_used.json"
 
@@ -94,6 +98,30 @@ class ModelReward(StateReward):
             (context.output / _REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")
 
 
+class AdapterReward(ModelReward):
+    """Reward from a reward model that is an adapter on the start model's own weights, as soon as these are there.
+
+    Args:
+        make: makes the scorer from the start model.
+        normalisation: as of `ModelReward`, and so is `role`.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[PreTrainedModel], RewardScorer],
+        *,
+        normalisation: ScoreStatistics | None,
+        role: str,
+    ) -> None:
+        self._make = make
+        self._normalisation = normalisation
+        self._role = role
+
+    def on_base(self, base: PreTrainedModel) -> None:
+        """Put the adapter on `base`."""
+        self._scorer = self._make(base)
+
+
 def _whole(one: Answered) -> list[Mapping[str, str]]:
     return [*one.conversation, {"role": "assistant", "content": one.text}]
 
@@ -133,6 +161,11 @@ class SeveralModels(SeveralRewards):
                 found = found - self._spread_weight * scores.std(dim=0)
         return [float(value) for value in found]
 
+    def on_base(self, base: PreTrainedModel) -> None:
+        """Give the base to each member."""
+        for member in self.members:
+            member.on_base(base)
+
     def rounding(self, values: Sequence[float]) -> float:
         """Return the largest rounding of a member, where its own score is as far from its mean as theirs together."""
         return max(member.rounding(member.of_rewards(values)) for member in self.members)
@@ -159,7 +192,7 @@ class SeveralModels(SeveralRewards):
 def start(context: StageContext, config: Rewarding, term: RewardModelTerm) -> Reward:
     """Load the stage's reward models, with positions for the longest conversation; for training, each is certified."""
     own, *others = (
-        _member(context, config, term, role=f"reward_model{ending}", certificate=f"{CERTIFICATE_INPUT}{ending}")
+        _member(context, config, term, ending=ending)
         for ending in ("", *(f"_{number}" for number in range(2, 2 + len(term.others))))
     )
     if not others:
@@ -167,16 +200,42 @@ def start(context: StageContext, config: Rewarding, term: RewardModelTerm) -> Re
     return SeveralModels([own, *others], combine=term.combine, spread_weight=term.spread_weight)
 
 
-def _member(
-    context: StageContext, config: Rewarding, term: RewardModelTerm, *, role: str, certificate: str
-) -> ModelReward:
+def _member(context: StageContext, config: Rewarding, term: RewardModelTerm, *, ending: str) -> ModelReward:
+    """Return one reward model. The run's own is the very model of the certificate; others may share the start model."""
+    role = f"reward_model{ending}"
     if isinstance(config, EvaluatePolicyConfig):
         scorer = load_scorer(context, batch_size=config.batch_size, role=role)
     else:
-        require_certificate(context, role=role, certificate=certificate)
+        require_certificate(context, role=role, certificate=f"{CERTIFICATE_INPUT}{ending}")
+        if ending and config.lora is not None:
+            adapter = adapter_on(context.input_path(role), context.input("start_model").digest)
+            if adapter is not None:
+                context.recorder.note(
+                    f"The reward model {context.input(role).origin} is an adapter on the policy's own frozen weights."
+                )
+                make = partial(_scorer_on_base, context, config, adapter, role=role)
+                return AdapterReward(make, normalisation=_normalisation(context, term, role=role), role=role)
         scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size, role=role)
     check_lengths(config, max_positions=scorer.max_length, name="reward model")
     return ModelReward(scorer, normalisation=_normalisation(context, term, role=role), role=role)
+
+
+def _scorer_on_base(
+    context: StageContext, config: TrainPolicyConfig, adapter: Path, base: PreTrainedModel, *, role: str
+) -> RewardScorer:
+    """Return the scorer of the adapter on the start model; its tokens are those of its own tokenizer."""
+    model = adapted_classifier(base, adapter)
+    folder = reward_model_folder(context.input_path(role))
+    tokenizer = load_tokenizer(folder, origin=context.input(role).origin)
+    classifier_of(model).config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    found = policy_scorer(
+        model,
+        tokenizer,
+        batch_size=context.spec.batch.per_device_batch_size,
+        batch_tokens=config.score_batch_tokens,
+    )
+    check_lengths(config, max_positions=found.max_length, name="reward model")
+    return found
 
 
 def _normalisation(context: StageContext, term: RewardModelTerm, *, role: str) -> ScoreStatistics | None:
@@ -212,11 +271,19 @@ def load_scorer(context: StageContext, *, batch_size: int, role: str = "reward_m
 
 
 def policy_scorer(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_size: int, batch_tokens: int | None = None
+    model: PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    batch_size: int,
+    batch_tokens: int | None = None,
 ) -> RewardScorer:
     """Return the scorer of the policy stages; its maximum length is the reward model's positions."""
     return RewardScorer(
-        model, tokenizer, max_length=position_limit(model), batch_size=batch_size, batch_tokens=batch_tokens
+        model,
+        tokenizer,
+        max_length=position_limit(classifier_of(model)),
+        batch_size=batch_size,
+        batch_tokens=batch_tokens,
     )
 
 

@@ -7,7 +7,14 @@ from pydantic import ValidationError
 from containers.contracts.certificate import Certificate
 from containers.contracts.configs.parts.rewards import FurtherRewardModel
 from containers.contracts.digests import artifact_digest, file_sha256, read_manifest
-from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_INPUT, MANIFEST_FILE
+from containers.contracts.names import (
+    ADAPTER_FOLDER,
+    ADAPTER_WEIGHTS_FILE,
+    CERTIFICATE_FILE,
+    CERTIFICATE_INPUT,
+    MANIFEST_FILE,
+    MERGED_FOLDER,
+)
 from containers.contracts.records import GateVerdict
 from containers.contracts.spec import StageInput
 from tasks.config.gates import RewardModelGate, judge_reward_model
@@ -27,10 +34,24 @@ def further_model_inputs(run: RunConfig, ask_hub: bool) -> tuple[StageInput, ...
         SourceError: one is not available.
     """
     find = named_reward_model if ask_hub else known_reward_model
-    found = (find(model_source(other)) for other in run.further_reward_models)
+    found = (_with_adapter(find(model_source(other))) for other in run.further_reward_models)
     return tuple(
         item.model_copy(update={"name": f"{item.name}_{number}"}) for number, item in enumerate(found, start=_FIRST)
     )
+
+
+def _with_adapter(item: StageInput) -> StageInput:
+    """The artifact of the training around a merged model, so that the stage may put its adapter on a base it has.
+
+    It is still known by its merged weights. An adapter that was changed after the training is left out.
+    """
+    folder = Path(item.path).parent
+    weights = folder / ADAPTER_FOLDER / ADAPTER_WEIGHTS_FILE
+    if Path(item.path).name != MERGED_FOLDER or not weights.is_file() or not (folder / MANIFEST_FILE).is_file():
+        return item
+    name = weights.relative_to(folder).as_posix()
+    recorded = {entry.path: entry.sha256 for entry in read_manifest(folder).files}
+    return item.model_copy(update={"path": str(folder)}) if recorded.get(name) == file_sha256(weights) else item
 
 
 def further_certificate_inputs(run: RunConfig) -> tuple[StageInput, ...]:

@@ -73,6 +73,7 @@ class PlanContext:
         demonstration_lengths: of demonstrations; None: train_sft learns pairs, or none could be read.
         reward_model: from `reward_model:`; None if the run trains one, or its shape is unknown.
         further_reward_models: that reward the policy beside it; None where a shape is unknown.
+        judges: models that judge the policy, by the judge's name; those whose shape is unknown are left out.
         reference: the reward model that judges the labels; None if there is none, or its shape is unknown.
         reused: stages that have their result already.
         cpu: speed of the CPU, if the run has no GPU and the speed was measured.
@@ -88,6 +89,7 @@ class PlanContext:
     demonstration_lengths: PairLengths | None = None
     reward_model: FoundShape | None = None
     further_reward_models: tuple[FoundShape | None, ...] = ()
+    judges: Mapping[str, FoundShape] = field(default_factory=dict)
     reference: FoundShape | None = None
     reused: frozenset[StageName] = frozenset()
     cpu: CpuSpeed = NOT_MEASURED

@@ -11,9 +11,12 @@ from containers.token_budgets import FIRST_ROOM_TOKENS, PAGE_TOKENS, completion_
 from tasks.plan import estimates
 from tasks.plan.critic import critic_memory, critic_work
 from tasks.plan.estimates import TrainingLoad, Work
+from tasks.plan.evidence import meters_work
 from tasks.plan.figures import PlanContext
 from tasks.plan.head import Head
 from tasks.plan.inputs.model_shape import total_parameters
+from tasks.plan.inputs.models import FoundShape
+from tasks.plan.judges import judges_memory
 from tasks.plan.load import longest_prompt, mean_prompt_tokens, training_load
 from tasks.plan.vllm import vllm_memory
 
@@ -128,9 +131,8 @@ def policy_memory(
     """Bytes beside the trained policy: reward model, reference, and the cache of generation."""
     parts: dict[str, int] = {}
     if context.scorer is not None and (scorers := context.scorers_of_policy):
-        parameters = sum(total_parameters(scorer.shape, head="score") for scorer in scorers)
         name = "reward model" if len(scorers) == 1 else f"{len(scorers)} reward models"
-        parts[name] = estimates.inference_memory(parameters, context.profile)
+        parts[name] = sum(_scorer_bytes(context, config, scorer) for scorer in scorers)
     prompts = _prefilled_prompts(context, config, batch) * longest_prompt(context, config.max_prompt_length)
     own = completions_of_a_rank(batch) * _room_for_completion(context, config)
     if config.rollout_engine == "vllm":
@@ -142,7 +144,16 @@ def policy_memory(
         )
     if not load.uses_adapters and config.method.beta:
         parts["reference policy"] = estimates.inference_memory(load.total, context.profile)
-    return parts | critic_memory(context, config, load)
+    looking = judges_memory(context, context.config.judges_of_evidence, context.profile)
+    return parts | looking | critic_memory(context, config, load)
+
+
+def _scorer_bytes(context: PlanContext, config: TrainPolicyConfig, scorer: FoundShape) -> int:
+    """Bytes of a reward model; one that is an adapter of the policy's start model has these weights in common."""
+    shares = config.lora is not None and context.config.train_sft is None
+    if shares and scorer.adapter_bytes is not None:
+        return scorer.adapter_bytes
+    return estimates.inference_memory(total_parameters(scorer.shape, head="score"), context.profile)
 
 
 def _shares_prompts(context: PlanContext, config: TrainPolicyConfig) -> bool:
@@ -232,4 +243,4 @@ def _judging(
         found += estimates.forward_work(load.shape, profile, tokens=count * load.mean_tokens, num_processes=ranks)
     for scorer in context.scorers_of_policy:
         found += estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=ranks)
-    return found
+    return found + meters_work(context, completions=count)

@@ -161,7 +161,14 @@ def draft_plan(
         prompt_lengths=read_prompt_lengths(config, vocabulary_size=vocabulary_size, artifacts=artifacts),
         demonstration_lengths=read_demonstration_lengths(config, vocabulary_size=vocabulary_size, artifacts=artifacts),
         reward_model=None if config.reward_model is None else find_scorer_shape(config.reward_model),
-        further_reward_models=tuple(find_scorer_shape(model_source(other)) for other in config.further_reward_models),
+        further_reward_models=tuple(
+            find_scorer_shape(model_source(other), base=config.base_model) for other in config.further_reward_models
+        ),
+        judges={
+            judge.name: found
+            for judge in config.judging_models
+            if (found := find_scorer_shape(model_source(judge))) is not None
+        },
         reference=None if reference is None else find_scorer_shape(model_source(reference)),
         reused=frozenset(artifacts),
         cpu=cpu,

@@ -24,6 +24,7 @@ from tasks.plan.figures import (
 from tasks.plan.inputs.data import Count, data_files
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
 from tasks.plan.inputs.pair_sample import expanded_bytes
+from tasks.plan.judges import judges_memory, judges_work, uncounted_judges
 from tasks.plan.limits import bootstrap
 from tasks.plan.load import longest_conversation, longest_prompt, mean_conversation, mean_prompt_tokens
 
@@ -208,9 +209,14 @@ def plan_evaluate_policy(context: PlanContext) -> StagePlan:
         name = "reward model" if number == 1 else f"reward model {number}"
         own = estimates.scoring_memory(scorer.shape, profile, tokens=tokens, name=name)
         parts |= {part: max(size, parts.get(part, 0)) for part, size in own.items()}
-    memory = byte_figures(parts, notes={"activations": f"{tokens:,} tokens at a time"})
+    # Each judge comes when those before it are gone.
+    beside = {name: size for name, size in parts.items() if not name.startswith("reward model")}
+    judges = ({name: size, **beside} for name, size in judges_memory(context, config.judges, profile).items())
+    largest = max((parts, *judges), key=lambda one: sum(one.values()))
+    memory = byte_figures(largest, notes={"activations": f"{tokens:,} tokens at a time"})
     work = None if prompts is None else _judging(context, num_prompts=prompts.value)
-    return _of_completions(context, StageName.EVALUATE_POLICY, prompts, work, memory=memory)
+    note = uncounted_judges(context, config.judges)
+    return _of_completions(context, StageName.EVALUATE_POLICY, prompts, work, memory=memory, note=note)
 
 
 def _answered_prompts(context: PlanContext) -> Count | None:
@@ -219,7 +225,13 @@ def _answered_prompts(context: PlanContext) -> Count | None:
 
 
 def _of_completions(
-    context: PlanContext, stage: StageName, prompts: Count | None, work: Work | None, *, memory: tuple[Figure, ...]
+    context: PlanContext,
+    stage: StageName,
+    prompts: Count | None,
+    work: Work | None,
+    *,
+    memory: tuple[Figure, ...],
+    note: str = "",
 ) -> StagePlan:
     return replace(
         context.plan_of(stage),
@@ -227,15 +239,18 @@ def _of_completions(
         memory=memory,
         host_memory=_host_memory(memory, stage_profile(context.profile, stage)),
         work=work_figure(work, missing=context.missing),
-        time=time_figure(context, stage, work, missing=context.missing),
+        time=time_figure(context, stage, work, note=note, missing=context.missing),
     )
 
 
 def _judging(context: PlanContext, *, num_prompts: int) -> Work:
     config, profile = context.config.evaluate_policy, context.profile
-    of_each = mean_prompt_tokens(context, config.max_prompt_length) + config.max_completion_length
-    tokens = 2 * num_prompts * config.completions_per_prompt * of_each
-    found = Work(0.0)
+    prompt, own = mean_prompt_tokens(context, config.max_prompt_length), config.max_completion_length
+    num_pairs = num_prompts * config.completions_per_prompt
+    tokens = 2 * num_pairs * (prompt + own)
+    found = judges_work(
+        context, config.judges, num_pairs=num_pairs, prompt_tokens=prompt, answer_tokens=own, num_processes=1
+    )
     for scorer in context.scorers_of_policy:
         found += estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=1)
     return found

@@ -5,6 +5,7 @@ import io
 import re
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from uuid import UUID
 
@@ -14,6 +15,9 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 # A page that loads while the machine trains.
 PAGE_LIMIT_MS = 60_000
 _CHOICE = ".p-select-button__icon"
+_CHOSEN = ".p-select-button"
+# How often a person presses a button that a busy server answers with an error.
+_MOST_PRESSES = 3
 _GRAPH = ".run-graph"
 # The green of a node whose task is completed, and how far a drawn pixel may be from it.
 _COMPLETED, _NEAR = (33, 157, 75), 12
@@ -76,8 +80,10 @@ class PrefectPages:
         if field.locator(_CHOICE).count():
             field.locator(_CHOICE).click()
             self.page.get_by_role("option", name=value, exact=True).click()
+            expect(field.locator(_CHOSEN).first).to_contain_text(value)
         else:
             field.locator("input, textarea").first.fill(value)
+            expect(field.locator("input, textarea").first).to_have_value(value)
 
     def choices(self, title: str) -> list[str]:
         """What a field offers."""
@@ -106,6 +112,21 @@ class PrefectPages:
         with self.page.expect_response(re.compile(r"/create_flow_run$")) as answer:
             self.submit()
         return UUID(answer.value.json()["id"])
+
+    def send_decision(self) -> None:
+        """Press Submit of the dialog over a run that waits, and see that the server takes the answer.
+
+        A server that is too busy to answer says so, and the form stays: then a person presses again.
+        """
+        for _ in range(_MOST_PRESSES):
+            with self.page.expect_response(re.compile(r"/flow_runs/[^/]+/resume$"), timeout=PAGE_LIMIT_MS) as answer:
+                self.submit()
+            if answer.value.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                break
+        assert answer.value.ok, f"The server answered {answer.value.status}: {answer.value.text()}"
+        taken = answer.value.json()
+        assert taken["status"] == "ACCEPT", f"The server did not take the answer: {taken}"
+        expect(self.page.get_by_role("dialog")).to_have_count(0)
 
     def open_new_run(self, run: UUID) -> None:
         """From the deployment's page, which follows a form that was taken, to the new run's page.

@@ -1,10 +1,11 @@
 """Find out before a run how large its models are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
-from containers.contracts.names import BASE_FOLDER, MERGED_FOLDER
+from containers.contracts.digests import DamagedArtifactError, read_manifest
+from containers.contracts.names import ADAPTER_FOLDER, ADAPTER_WEIGHTS_FILE, BASE_FOLDER, MERGED_FOLDER
 from containers.packing_traits import PLAIN, PackingTraits
 from tasks.config.errors import ConfigError
 from tasks.config.loading import config_files
@@ -21,24 +22,57 @@ _SPECIAL_TOKENS = 3
 
 @dataclass(frozen=True)
 class FoundShape:
-    """A model's shape, where it was read, whether the counts that follow are exact, and what prevents packs."""
+    """A model's shape, where it was read, whether the counts that follow are exact, and what prevents packs.
+
+    Attributes:
+        adapter_bytes: of a reward model that is an adapter of the run's base model: all that it has of its own.
+    """
 
     shape: ModelShape
     words: str
     origin: Origin
     traits: PackingTraits = PLAIN
+    adapter_bytes: int | None = None
 
 
-def find_scorer_shape(source: ModelSource) -> FoundShape | None:
-    """The shape of a reward model that was trained elsewhere; None if it is unknown here."""
+def find_scorer_shape(source: ModelSource, *, base: ModelSource | None = None) -> FoundShape | None:
+    """The shape of a model that was trained elsewhere, to score or to judge; None if it is unknown here.
+
+    Args:
+        base: the run's base model, of which it may be an adapter.
+    """
+    named = source
     if source.path is not None:
         folders = [Path(source.path) / name for name in ("", MERGED_FOLDER, BASE_FOLDER)]
         folder = next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
         source = source.model_copy(update={"path": str(folder)})
     try:
-        return _named_shape(source)
+        found = _named_shape(source)
     except ConfigError:  # the stage reports what is wrong with it
         return None
+    if found is None or base is None or named.path is None:
+        return found
+    return replace(found, adapter_bytes=_adapter_bytes(Path(named.path), base))
+
+
+def _adapter_bytes(folder: Path, base: ModelSource) -> int | None:
+    """Size of the adapter in an artifact of a training that started from that base model; None if it is none."""
+    artifact = folder.parent if folder.name == MERGED_FOLDER else folder
+    weights = artifact / ADAPTER_FOLDER / ADAPTER_WEIGHTS_FILE
+    if not weights.is_file():
+        return None
+    try:
+        lineage = read_manifest(artifact).lineage
+    except DamagedArtifactError:
+        return None
+    started = next((entry for entry in lineage if entry.name == "start_model"), None)
+    if started is None:
+        return None
+    if base.path is not None:
+        is_same = started.origin == str(Path(base.path).expanduser().absolute().resolve())
+    else:
+        is_same = started.digest == f"hub:{base.revision}"
+    return weights.stat().st_size if is_same else None
 
 
 def find_model_shape(config: RunConfig, *, model_config: Path | None = None) -> FoundShape | None:

@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
 ARMS = "configs/arms/quick.yaml"
 SHARED = ("filter_dataset", "filter_prompts", "build_base_model", "train_sft")
-BY_PAIRS, BY_REWARDS = ("preferred-ft", "dpo"), ("rloo", "grpo", "dapo")
-# CI takes fewer; `make proofs` all five.
+BY_PAIRS, BY_REWARDS = ("preferred-ft", "dpo"), ("rloo", "grpo", "dapo", "ppo")
+# CI takes fewer; `make proofs` all six.
 NAMES = tuple(os.environ.get("RLHF_ARMS", " ".join((*BY_PAIRS, *BY_REWARDS))).split())
 
 
@@ -93,7 +93,7 @@ def test_arms_of_which_one_is_killed(place: Path) -> None:
     for stage in SHARED:
         (key,) = keys(place, "attempts", stage)
         assert len(list((place / "outputs/store/attempts" / stage / key).glob("attempt-*"))) == 1
-    by_rewards = [name for name in BY_REWARDS if name in NAMES]
+    by_rewards = [name for name in NAMES if name in BY_REWARDS]
     assert len(keys(place, "artifacts", "train_dpo")) == len(NAMES) - len(by_rewards)
     policies = keys(place, "artifacts", "train_policy")
     attempts = {

@@ -6,8 +6,11 @@ from pathlib import Path
 import torch
 from peft import PeftModel
 
+from containers.contracts.certificate import SCORE_STATISTICS_FILE, ScoreStatistics
 from containers.contracts.configs.parts.training import LoraSettings
-from containers.contracts.names import BASE_FOLDER
+from containers.contracts.digests import file_entries
+from containers.contracts.manifest import LineageEntry, Manifest
+from containers.contracts.names import BASE_FOLDER, MANIFEST_FILE, StageName
 from containers.models.loading import (
     apply_lora,
     freeze_all_but_head,
@@ -40,6 +43,26 @@ def copy_files(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
+
+
+def trained_reward_model(folder: Path, *, digest: str = "sha256:0", seed: int = 0) -> MadeAdapter:
+    """An artifact of train_reward_model, adapter and merged model, whose training started from a model of that digest.
+
+    `make_context` gives its start model the default.
+    """
+    made = make_adapter(folder, seed=seed)
+    lineage = (LineageEntry(name="start_model", digest=digest, origin="test/start_model"),)
+    by = ScoreStatistics(mean=0.5, standard_deviation=2.0, num_scores=9, scores_of="these")
+    (made.merged / SCORE_STATISTICS_FILE).write_text(by.model_dump_json())
+    manifest = Manifest(
+        stage=StageName.TRAIN_REWARD_MODEL,
+        key="a" * 64,
+        files=file_entries(folder),
+        lineage=lineage,
+        created_at="2026-01-01T00:00:00Z",
+    )
+    (folder / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    return made
 
 
 def make_adapter(

@@ -83,6 +83,12 @@ class EvidenceSettings(Frozen):
     )
 
 
+# The meters of the reward model pad an answer with this many times its length.
+FILLER_TIMES = 2
+# One completion of so many is measured, and at least so many of a step.
+_MEASURED_OF, _FEWEST_MEASURED = 32, 2
+
+
 def num_held_out(settings: EvidenceSettings, num_prompts: int) -> int:
     """Return how many of the training prompts serve the looks alone; 0: too few are left for that.
 
@@ -91,6 +97,14 @@ def num_held_out(settings: EvidenceSettings, num_prompts: int) -> int:
     few = min(_WANTED_PROMPTS, num_prompts // _LARGEST_SHARE)
     wanted = settings.num_prompts or min(_MOST_PROMPTS, max(few, num_prompts // _SMALLEST_SHARE))
     return wanted if FEWEST_PROMPTS <= wanted <= num_prompts // 2 else 0
+
+
+def measured_of(num_completions: int) -> int:
+    """Return on how many of a step's completions the meters of the reward model are measured: a few of many.
+
+    Example: 16 of 512 completions, 2 of 16, and 1 of 1.
+    """
+    return min(num_completions, max(_FEWEST_MEASURED, num_completions // _MEASURED_OF))
 
 
 def steps_between_looks(settings: EvidenceSettings, *, num_steps: int, completions_a_step: float) -> int:

@@ -16,9 +16,9 @@ from containers.contracts.configs.parts.critic import CriticSettings
 from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS, PolicyAlgorithm
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.critics.critic import Critic
-from containers.critics.critic_model import sharing_classifier
 from containers.models.adapters import apply_lora
 from containers.models.loading import load_causal_model
+from containers.models.shared_base import sharing_classifier
 from containers.packing.logps import add_logps, causal_of
 from containers.rollouts.rollout import StepBatch
 from containers.scoring.scorer import classifier_of, score_head_weight

@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from containers.contracts.certificate import SCORE_STATISTICS_FILE, ScoreStatistics
 from containers.contracts.configs.parts.rewards import LengthTerm, RewardModelTerm
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.manifest import LineageEntry, Manifest
 from containers.contracts.names import StageName
 from containers.critics.critic import Critic
 from containers.critics.critic_model import start_critic
@@ -19,7 +17,7 @@ from containers.harness.errors import BadConfigError
 from containers.models.loading import apply_lora, load_causal_model, load_tokenizer
 from containers.packing.logps import completion_packs
 from containers.scoring.scorer import RewardScorer
-from tests.unit.factories.adapter_factory import make_adapter
+from tests.unit.factories.adapter_factory import trained_reward_model
 from tests.unit.factories.spec_factory import make_context
 from tests.unit.factories.tiny_policy import save_causal_model, save_reward_model, tiny_tokenizer
 
@@ -46,15 +44,7 @@ def started(context: StageContext) -> tuple[Critic, Any]:
 
 
 def reward_model_of(folder: Path, *, digest: str = "sha256:0") -> dict[str, Path]:
-    """An artifact of train_reward_model with its adapter and its merged model, trained from the start model."""
-    made = make_adapter(folder)
-    lineage = (LineageEntry(name="start_model", digest=digest, origin="test/start_model"),)
-    manifest = Manifest(
-        stage=StageName.TRAIN_REWARD_MODEL, key="a" * 64, files=(), lineage=lineage, created_at="2026-01-01T00:00:00Z"
-    )
-    (folder / "MANIFEST.json").write_text(manifest.model_dump_json())
-    by = ScoreStatistics(mean=0.5, standard_deviation=2.0, num_scores=9, scores_of="these")
-    (made.merged / SCORE_STATISTICS_FILE).write_text(by.model_dump_json())
+    made = trained_reward_model(folder, digest=digest)
     return {"start_model": made.base, "reward_model": folder}
 
 

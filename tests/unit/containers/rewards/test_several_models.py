@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from containers.contracts.certificate import ScoreStatistics
 from containers.contracts.configs.parts.rewards import (
@@ -19,11 +20,13 @@ from containers.contracts.names import StageName
 from containers.evals.score_statistics import SCORE_STATISTICS_FILE
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
+from containers.models.loading import apply_lora, load_causal_model
 from containers.rewards.base import Reward, StartedTerm
 from containers.rewards.judging import compared_terms, judge
 from containers.rewards.reward_model import ModelReward, SeveralModels, start
-from containers.scoring.scorer import score_head_sha256
+from containers.scoring.scorer import RewardScorer, score_head_sha256
 from containers.stages import train_policy
+from tests.unit.factories.adapter_factory import trained_reward_model
 from tests.unit.factories.prompt_factory import answered, write_prompts
 from tests.unit.factories.report.certificate_factory import write_certificate
 from tests.unit.factories.spec_factory import make_context
@@ -140,6 +143,47 @@ def test_a_further_model_without_its_own_certificate_gives_no_reward(tmp_path: P
     without = {name: path for name, path in inputs.items() if name != "certificate_2"}
     with pytest.raises(MissingPrerequisiteError, match="needs an input `certificate_2`"):
         started(tmp_path / "without", without, term_of(2))
+
+
+def trained(folder: Path, *, digest: str = "sha256:0") -> dict[str, Path]:
+    """A run's own reward model and two others, trained with other seeds from the policy's start model."""
+    made = {"prompts": write_prompts(folder / "prompts", train=["Hi", "Which one?"])}
+    for ending, seed in (("", 1), ("_2", 2), ("_3", 3)):
+        artifact = trained_reward_model(folder / f"trained{ending}", seed=seed, digest=digest)
+        made["start_model"] = artifact.base
+        made[f"reward_model{ending}"] = folder / f"trained{ending}"
+        head = score_head_sha256(artifact.merged)
+        made[f"certificate{ending}"] = write_certificate(folder / f"c{ending}", score_head_sha256=head)
+    return made
+
+
+def test_models_trained_from_the_start_model_are_adapters_on_its_own_tensors_with_the_same_scores(
+    tmp_path: Path,
+) -> None:
+    inputs, term = trained(tmp_path), term_of(3)
+    reward = started(tmp_path / "run", inputs, term)
+    base = load_causal_model(inputs["start_model"], dtype=torch.float32, device="cpu")
+    own = {weight.data_ptr() for weight in base.parameters()}
+    reward.on_base(base)
+    apply_lora(base, LoraSettings(r=4, alpha=8), task_type="CAUSAL_LM")  # the policy's adapters change none of them
+    assert isinstance(reward, SeveralModels)
+    for ending, member in zip(("", "_2", "_3"), reward.members, strict=True):
+        scorer = RewardScorer.load(
+            inputs[f"reward_model{ending}"] / "merged", device="cpu", dtype=torch.float32, max_length=64, batch_size=4
+        )
+        written = [[*one.conversation, {"role": "assistant", "content": one.text}] for one in ROWS]
+        assert member.scored(ROWS) == pytest.approx(scorer.score_written(written), abs=1e-5)
+        weights = {weight.data_ptr() for name, weight in member._scorer.model.named_parameters() if "layers" in name}
+        assert bool(weights & own) is bool(ending), "the run's own is the very model of the certificate"
+
+
+@pytest.mark.parametrize("digest", ["sha256:0", "sha256:1"])
+def test_a_training_says_which_reward_models_share_the_policys_weights(tmp_path: Path, digest: str) -> None:
+    context = context_of(tmp_path / "run", trained(tmp_path, digest=digest), term_of(3, combine="worst"))
+    train_policy.run(context)
+    notes = (context.work / "events.jsonl").read_text()
+    assert notes.count("is an adapter on the policy's own frozen weights") == (2 if digest == "sha256:0" else 0)
+    assert notes.count("its score head is sha256:") == 3
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,28 @@ def test_the_certificate_of_a_run_names_the_artifact_that_the_model_lies_in(tmp_
         assert certificate_finding(one, RewardModelGate(), number=2).verdict == "ok"
 
 
+def test_the_adapter_of_a_training_comes_along_unless_it_was_changed_since(tmp_path: Path) -> None:
+    artifact = tmp_path / "train_reward_model"
+    model = model_in(artifact / "merged")
+    adapter = artifact / "adapter" / "adapter_model.safetensors"
+    adapter.parent.mkdir()
+    adapter.write_bytes(weight_bytes(b"adapter" * 9))
+    manifest = Manifest(
+        stage=StageName.TRAIN_REWARD_MODEL,
+        key="k",
+        files=file_entries(artifact),
+        created_at="2026-11-29T11:30:00+00:00",
+    )
+    (artifact / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    run = run_with(tmp_path / "run", model)
+    (whole,) = further_model_inputs(run, True)
+    assert whole.path == str(artifact)
+    adapter.write_bytes(weight_bytes(b"another" * 9))
+    (merged,) = further_model_inputs(run, True)
+    assert merged.path == str(artifact / "merged")
+    assert merged.digest == whole.digest, "what it is known by is its merged weights"
+
+
 def test_a_further_model_without_one_place_is_refused_with_its_key(tmp_path: Path) -> None:
     both = FurtherRewardModel(hub_id="org/name", path="x", certificate="x")
     with pytest.raises(InvalidConfigError, match=r"train_policy\.rewards\.0\.others\.1.*both hub_id and path"):
