@@ -87,6 +87,7 @@ proofs: setup  ## The long proofs: faults one by one and at random moments, all 
 	$(BIN)/python -m benchmarks.truth.evidence --write
 	$(BIN)/python -m benchmarks.planted --write
 	$(BIN)/python -m benchmarks.learning --write
+	$(BIN)/python -m benchmarks.critic_starts --write
 	$(BIN)/python -m benchmarks.resume --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --demo --write
 	$(BIN)/python -m benchmarks.chaos --minutes 20 --seed $(SEED) --times $(TIMES) --write

@@ -1,6 +1,6 @@
 """What a comparison will take, before anything is spent: GPU hours of each arm, and what they share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from containers.contracts.identity import stage_profile
@@ -58,8 +58,7 @@ class ArmsPlan:
 
     def own_hours(self, place: int) -> float | None:
         """Estimated GPU hours of what only that arm uses; None: unknown."""
-        own = [result.gpu_hours for result in self.results if result.users == (place,)]
-        return None if any(hours is None for hours in own) else sum(hours or 0.0 for hours in own)
+        return _sum(result for result in self.results if result.users == (place,))
 
     def require_budget(self) -> None:
         """Check that the arms fit the limit, as far as is known.
@@ -84,18 +83,25 @@ class ArmsPlan:
             (
                 "shared by several arms",
                 ", ".join(dict.fromkeys(result.stage for result in self.shared)) or "nothing",
-                number(sum(result.gpu_hours or 0.0 for result in self.shared)),
+                number(_sum(self.shared)),
             )
         ]
         for place, arm in self._arms():
             rows.append((arm.label, _settings(arm), number(self.own_hours(place))))
-        rows.append(("all", "" if self.is_whole else "as far as is known", number(self.gpu_hours)))
+        known = self.gpu_hours if self.is_whole or self.gpu_hours else None
+        rows.append(("all", "" if self.is_whole else "as far as is known", number(known)))
         has_gpus = self.comparison.own_run.gpu_profile.num_gpus > 0
         hours = "GPU hours, estimated" if has_gpus else "hours of this machine, estimated"
         return Table(heads("Arm", "Differs in", hours, numbers=1), tuple(rows))
 
     def _arms(self) -> Iterator[tuple[int, Arm]]:
         return iter(enumerate(self.comparison.arms))
+
+
+def _sum(results: Iterable[PlannedResult]) -> float | None:
+    """Estimated GPU hours of all; None if one is unknown."""
+    hours = [result.gpu_hours for result in results]
+    return None if None in hours else sum(each or 0.0 for each in hours)
 
 
 def plan_arms(comparison: Comparison) -> ArmsPlan:

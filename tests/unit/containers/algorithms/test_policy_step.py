@@ -20,10 +20,11 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from containers.algorithms.policy_step import PolicyStep
 from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS, PolicyAlgorithm
+from containers.contracts.schedule import plan_minibatches
 from containers.harness.errors import DivergedError
 from containers.packing.logps import add_logps, causal_of, completion_packs
 from containers.packing.padded import padded_rows_of
-from containers.rollouts.rollout import StepBatch
+from containers.rollouts.rollout import Rollout, StepBatch, minibatch_rows
 from tests.unit.factories.tiny_policy import save_causal_model
 
 pytestmark = pytest.mark.stages
@@ -43,6 +44,8 @@ TRLS: dict[str, dict[str, Any]] = {
 # How far the old log-probabilities lie from the policy's: nats a token, so that limits act on more than a tenth.
 APART = {"rloo": 0.4, "gspo": 0.01, "cispo": 2.0}
 TOLERANCE = 1e-5
+# Length of a step that takes some ratios beyond their limits.
+FAR = 0.3
 # One pack; several, in which all completions of a prompt lie together; and some prompts cut over two packs.
 CUTS: dict[str, Callable[..., Any]] = {
     "one pack": partial(completion_packs, max_tokens=1000),
@@ -75,7 +78,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Peer:
     """TRL's trainer of an algorithm, whose completions are dealt, and its batch of one step."""
 
-    def __init__(self, start: Path, folder: Path, algorithm: str, *, beta: float, lora: bool = True) -> None:
+    def __init__(
+        self, start: Path, folder: Path, algorithm: str, *, beta: float, lora: bool = True, **settings: Any
+    ) -> None:
         kind, config = (RLOOTrainer, RLOOConfig) if algorithm == "rloo" else (GRPOTrainer, GRPOConfig)
         more = {} if algorithm == "rloo" else {"use_bias_correction_kl": False}
         adapters = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -85,7 +90,7 @@ class Peer:
             args=config(
                 output_dir=str(folder),
                 num_generations=K,
-                per_device_train_batch_size=K * len(PROMPTS),
+                per_device_train_batch_size=K * len(PROMPTS) // settings.get("steps_per_generation", 1),
                 gradient_accumulation_steps=1,
                 max_completion_length=LONGEST,
                 temperature=TEMPERATURE,
@@ -99,6 +104,7 @@ class Peer:
                 shuffle_dataset=False,
                 **TRLS[algorithm],
                 **more,
+                **settings,
             ),
             train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS]),
             processing_class=AutoTokenizer.from_pretrained(start),
@@ -231,6 +237,45 @@ def test_the_gradient_is_trls_where_another_policy_wrote_the_completions_and_lim
         ours, _batch, sums = peer.ours(method, cut=CUTS[name])
         assert apart(ours, theirs) < TOLERANCE, name
         assert (sums["limited"] / sums["tokens"] > 0.1) is (method.objective != "soft")
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "grpo", "dr_grpo", "gspo", "sapo"])
+def test_every_gradient_of_a_rollout_in_minibatches_and_epochs_is_trls(
+    start: Path, tmp_path: Path, algorithm: str
+) -> None:
+    """DAPO and CISPO are left out: TRL divides by the rollout's tokens, ours by those of the minibatch."""
+    minibatches = plan_minibatches(len(PROMPTS) * K, global_batch_size=len(PROMPTS) * K // 2, epochs=2)
+    peer = Peer(
+        start,
+        tmp_path,
+        algorithm,
+        beta=0.05,
+        num_iterations=2,
+        steps_per_generation=2,
+    )
+    method = POLICY_ALGORITHMS[algorithm].model_copy(update={"beta": 0.05})
+    step = peer.step(method, cut=CUTS["2 packs"], updates_per_rollout=minibatches.updates)
+    batch = step_batch(*peer.tokens(), peer.trainer.processing_class)
+    step.prepare(peer.model, batch)
+    whole, rollout, limited = dict(peer.batch), Rollout(batch, minibatches, seed="0"), 0.0
+    assert len(whole["completion_ids"]) == len(batch.completions)
+    for number in range(minibatches.updates):
+        groups = minibatch_rows(minibatches, number, num_groups=len(PROMPTS), seed="0")
+        rows = torch.tensor([group * K + place for group in groups for place in range(K)])
+        peer.batch = {
+            name: value[rows] if isinstance(value, Tensor) and value.dim() else value for name, value in whole.items()
+        }
+        theirs = peer.gradient()
+        peer.model.zero_grad()
+        _loss, sums = step.update(peer.model, rollout.next_batch())
+        assert apart(gradient_of(peer.model), theirs) < TOLERANCE, number
+        limited += sums["limited"]
+        with torch.no_grad():
+            for weight in peer.model.parameters():
+                if weight.grad is not None:
+                    weight -= FAR * weight.grad / theirs.norm()
+    assert rollout.is_used_up
+    assert (limited > 0) is (method.objective != "soft"), "the policy moved too little"
 
 
 @pytest.mark.parametrize("algorithm", ["rloo", "grpo"])

@@ -160,7 +160,8 @@ def operations(loaded: LoadedConfig) -> float:
 def test_work_is_generation_reference_reward_and_update_and_no_forward_of_the_policys_own(production: Path) -> None:
     generation = 2 * WEIGHTS * (PROMPTS // 4 + WRITTEN) + 2 * HEAD * WRITTEN
     reference = 2 * WEIGHTS * PACKED + 2 * HEAD * WRITTEN
-    reward = 2 * WEIGHTS * PACKED
+    # Of two completions the meters compute the state, the score, and the score of three times the text.
+    reward = 2 * WEIGHTS * (PACKED + 2 * (3 * 512 + 5 * 512))
     # Adapters and checkpointing: forward twice, and the gradient of the inputs.
     update = 6 * WEIGHTS * PACKED + 6 * HEAD * WRITTEN
     assert operations(on_one_gpu(production)) == pytest.approx(100 * (generation + reference + reward + update))
