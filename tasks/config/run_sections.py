@@ -25,6 +25,11 @@ class RunSection(Frozen):
         description="Seed of the policy's training alone: runs that differ in it share data, reward model and prompts. "
         "null: as seed",
     )
+    reward_model_seed: Seed | None = Field(
+        None,
+        description="Seed of the reward model's training alone: runs that differ in it share data and start model, so "
+        "that their reward models can serve as `others` of one policy. null: as seed",
+    )
     output_dir: Path | None = Field(None, description="Reports and links of this run; null: outputs/<name>")
     store_dir: Path | None = Field(
         None,

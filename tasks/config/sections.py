@@ -134,8 +134,10 @@ class RunTree(Frozen):
 
     def seed_of(self, stage: StageName) -> int:
         """Seed of the stage."""
-        trains_policy = STAGE_FACTS[stage].trains == "policy"
-        return self.run.policy_seed if trains_policy and self.run.policy_seed is not None else self.run.seed
+        own = {"policy": self.run.policy_seed, "reward_model": self.run.reward_model_seed}.get(
+            STAGE_FACTS[stage].trains or ""
+        )
+        return self.run.seed if own is None else own
 
     @property
     def image(self) -> str:

@@ -138,6 +138,16 @@ def test_the_adapter_of_a_training_comes_along_unless_it_was_changed_since(tmp_p
     assert merged.digest == whole.digest, "what it is known by is its merged weights"
 
 
+def test_a_reward_model_of_another_seed_is_trained_from_the_same_start_model(tmp_path: Path) -> None:
+    changed = dict[str, set[int]]()
+    for other in (None, 7):
+        run = load_run_config(write_run(tmp_path, run={"name": "small", "seed": 3, "reward_model_seed": other})).config
+        for stage in run.stages:
+            changed.setdefault(stage.value, set()).add(run.seed_of(stage))
+    assert {stage for stage, seeds in changed.items() if seeds != {3}} == {"train_reward_model"}
+    assert changed["train_reward_model"] == {3, 7}
+
+
 def test_a_further_model_without_one_place_is_refused_with_its_key(tmp_path: Path) -> None:
     both = FurtherRewardModel(hub_id="org/name", path="x", certificate="x")
     with pytest.raises(InvalidConfigError, match=r"train_policy\.rewards\.0\.others\.1.*both hub_id and path"):
