@@ -141,15 +141,20 @@ class PolicyRollouts:
         self.figures = figures | ({"rounds": float(rounds)} if self.config.method.refill else {})
         return batch
 
-    def use(self, batch: StepBatch) -> Rollout:
-        """Make the newest completions, for which a step has been prepared, the present rollout; for all ranks."""
+    def use(self, batch: StepBatch, *, step: int, policy: str) -> Rollout:
+        """Make the newest completions, for which a step has been prepared, the present rollout; for all ranks.
+
+        Args:
+            step: updates so far.
+            policy: digest of the weights that wrote them.
+        """
         if self.minibatches.updates > 1:
             written = [row.completion for row in self.newest.rows]
             batch = batch.gathered(
                 [list(one.prompt_ids) for one in written], [list(one.completion_ids) for one in written]
             )
         seed = f"{self.order_seed} {self.position}"
-        self.current = Rollout(batch, self.minibatches, seed, rank=self.rank, num_ranks=self.num_ranks)
+        self.current = Rollout(batch, self.minibatches, seed, self.rank, self.num_ranks, step=step, policy=policy)
         return self.current
 
     def _refilled(self, policy: Any, drawn: Rewarded) -> tuple[Rewarded, int]:

@@ -21,7 +21,7 @@ from containers.rewards.combine import CombinedRewards
 from containers.rewards.policy_reward import Scored
 from containers.rollouts.generate import Completion
 from containers.rollouts.rollout import ROLLOUT_FILE, Rollout
-from containers.training.checkpoints import CHECKPOINT_PREFIX
+from containers.training.checkpoints import CHECKPOINT_PREFIX, checkpoint_step
 
 POLICY_STATE_FILE = "policy_state.json"
 
@@ -93,6 +93,12 @@ def _restore_rollout(rollouts: PolicyRollouts, checkpoint: Path, rows: list[Mapp
     prompts = [list(rollouts.prompts[place].token_ids) for place in places]
     file = checkpoint / ROLLOUT_FILE
     found = Rollout.load(file, prompts, rollouts.minibatches, rank=rollouts.rank, num_ranks=rollouts.num_ranks)
+    if found.step + found.used != checkpoint_step(checkpoint):
+        raise StageError(
+            f"The rollout in {checkpoint.name} was written by the policy of step {found.step} ({found.policy}) and "
+            f"used {found.used} times, so it belongs to step {found.step + found.used}. Delete that checkpoint, and "
+            "training goes on from the one before it."
+        )
     batch = found.batch
     written = tuple(
         Written(

@@ -17,6 +17,7 @@ from containers.algorithms.policy_step import PolicyStep
 from containers.contracts.outcome import Metric
 from containers.distributed.ranks import of_all_ranks
 from containers.harness.errors import DivergedError, StageError
+from containers.models.weights import weights_digest
 from containers.rollouts.completion_log import CompletionLog
 from containers.rollouts.rollout import Rollout
 from containers.rollouts.sampling_check import SamplingCheck
@@ -113,11 +114,12 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         return loss
 
     def _written(self, model: Any) -> Rollout:
-        batch = self.rollouts.next_batch(self.accelerator.unwrap_model(model))
+        policy = self.accelerator.unwrap_model(model)
+        batch = self.rollouts.next_batch(policy)
         self.note(self.rollouts.figures)
         self.state.num_input_tokens_seen += self.rollouts.num_tokens
         self._surprise = self.step.prepare(model, batch)
-        return self.rollouts.use(batch)
+        return self.rollouts.use(batch, step=self.state.global_step, policy=weights_digest(policy))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the curves' means since the last line, and keep completions."""

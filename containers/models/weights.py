@@ -1,11 +1,13 @@
 """Load the weights of a model folder and report missing ones; code in the folder is not run."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -13,6 +15,7 @@ from containers.formatting import one_line
 from containers.harness.errors import MissingPrerequisiteError
 
 SCORE_HEAD = "score"
+_DIGEST_NUMBERS = 4096
 
 
 def load_weights(
@@ -49,6 +52,19 @@ def load_weights(
             f"{folder}: {name} has the shape {tuple(found)} in its files, its config needs {tuple(wanted)}."
         )
     return model, sorted(info["missing_keys"])
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Return 16 hex digits that tell trained weights apart: over up to 4,096 numbers, evenly spread, of each of them.
+
+    A step of an optimizer moves every number. Frozen weights do not count.
+    """
+    found = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters()):
+        if weight.requires_grad:
+            sample = weight.detach().flatten()[:: max(1, weight.numel() // _DIGEST_NUMBERS)]
+            found.update(f"{name} {weight.numel()}\0".encode() + sample.float().cpu().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def require_trunk(missing: Sequence[str], *, folder: Path) -> None:

@@ -22,6 +22,7 @@ from containers.distributed.ranks import of_all_ranks
 ROLLOUT_FILE = "rollout.safetensors"
 # What a step finds out about each row: a tensor of one number for each token, or of a single one.
 _OF_ROWS = ("reference", "old", "advantages", "values", "returns", "sampling")
+_TOLD = ("used", "seed", "step", "policy")
 _OF_THE_ROLLOUT = ("rewards", "lengths", "ended", "takes_part", "divides")
 
 
@@ -111,6 +112,8 @@ class Rollout:
         batch: of one update alone, this rank's rows; else the rows of all ranks.
         minibatches: how it is divided into updates.
         seed: of the order of the minibatches in each epoch.
+        step: updates of the training before it was written.
+        policy: digest of the trained weights that wrote it.
         used: updates so far.
     """
 
@@ -119,6 +122,8 @@ class Rollout:
     seed: str
     rank: int = 0
     num_ranks: int = 1
+    step: int = 0
+    policy: str = ""
     used: int = 0
 
     @property
@@ -149,7 +154,8 @@ class Rollout:
             rows = [row for row in getattr(self.batch, name) if row is not None]
             if rows:
                 tensors[name], widths[name] = torch.cat(rows), [len(row) for row in rows]
-        told = {"used": self.used, "seed": self.seed, "rounding": self.batch.rounding, "widths": widths}
+        told = {name: getattr(self, name) for name in _TOLD}
+        told |= {"rounding": self.batch.rounding, "widths": widths}
         save_file({name: value.contiguous() for name, value in tensors.items()}, file, {"told": json.dumps(told)})
 
     @classmethod
@@ -166,7 +172,8 @@ class Rollout:
         whole: dict[str, Any] = {name: tensors[name] for name in _OF_THE_ROLLOUT}
         whole |= {name: list(torch.split(tensors[name], widths)) for name, widths in told["widths"].items()}
         batch = StepBatch(prompts, [row.tolist() for row in ids], 0, **whole, rounding=told["rounding"])
-        return cls(batch, minibatches, told["seed"], used=told["used"], **of_ranks)
+        more: dict[str, Any] = {name: told[name] for name in _TOLD} | of_ranks
+        return cls(batch, minibatches, **more)
 
 
 def minibatch_rows(minibatches: Minibatches, number: int, *, num_groups: int, seed: str) -> list[int]:

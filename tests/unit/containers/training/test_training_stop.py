@@ -9,15 +9,19 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import StageName
 from containers.harness.context import StageContext
+from containers.harness.errors import StageError
 from containers.harness.stopping import StageCancelledError
+from containers.rollouts.rollout import ROLLOUT_FILE
 from containers.scoring.scorer import score_head_sha256
 from containers.stages import train_policy, train_reward_model
-from containers.training.checkpoints import checkpoint_flaw
+from containers.training.checkpoints import checkpoint_flaw, write_checkpoint_manifest
 from tests.unit.factories.prompt_factory import write_prompts
 from tests.unit.factories.report.certificate_factory import write_certificate
 from tests.unit.factories.reward_model_factory import merged_sha256, reward_model_context, training_info_of
@@ -97,13 +101,7 @@ def test_a_stopped_reward_model_goes_on_exactly_from_the_first_step_that_allows_
     assert _curves(resumed) == _curves(whole)
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"num_iterations": 2}, {"num_iterations": 2, "rollout_batch_size": 16}], ids=str
-)
-def test_a_stopped_policy_goes_on_exactly_also_in_the_middle_of_a_rollout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
-) -> None:
-    """The checkpoint holds the completions that are to be used once more."""
+def policy_work(tmp_path: Path, **changes: int) -> tuple[TrainPolicyConfig, dict[str, Path]]:
     merged = save_reward_model(tmp_path / "reward_model" / "merged")
     inputs = {
         "certificate": write_certificate(tmp_path / "certificate", score_head_sha256=score_head_sha256(merged)),
@@ -120,6 +118,39 @@ def test_a_stopped_policy_goes_on_exactly_also_in_the_middle_of_a_rollout(
         optimizer=OptimizerSettings(learning_rate=1e-3, scheduler="linear"),
         schedule=TrainingSchedule(max_steps=6, save_steps=6),
     )
+    return config, inputs
+
+
+def test_a_rollout_of_another_policy_is_never_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written at step 2, it is used for steps 3 and 4; a checkpoint of step 3 cannot have one of step 1."""
+    config, inputs = policy_work(tmp_path, num_iterations=2)
+    context = make_context(tmp_path / "work", StageName.TRAIN_POLICY, config, inputs)
+    _stop_in_step(monkeypatch, context, train_policy.run, 3)
+    checkpoint = context.checkpoints / "checkpoint-3"
+    policy = _change_rollout(checkpoint / ROLLOUT_FILE, step=1)
+    write_checkpoint_manifest(checkpoint, spec=context.spec)
+    with pytest.raises(StageError, match=rf"by the policy of step 1 \({policy}\) and used 1 times.*belongs to step 2"):
+        train_policy.run(_resumed(context))
+
+
+def _change_rollout(file: Path, *, step: int) -> str:
+    """Say that it was written at another step; return what wrote it."""
+    with safe_open(file, framework="pt") as found:
+        told = json.loads(found.metadata()["told"])
+        tensors = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118 - not a dict
+    assert told["step"] == 2 and len(told["policy"]) == 16
+    save_file(tensors, file, {"told": json.dumps({**told, "step": step})})
+    return str(told["policy"])
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"num_iterations": 2}, {"num_iterations": 2, "rollout_batch_size": 16}], ids=str
+)
+def test_a_stopped_policy_goes_on_exactly_also_in_the_middle_of_a_rollout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
+) -> None:
+    """The checkpoint holds the completions that are to be used once more."""
+    config, inputs = policy_work(tmp_path, **changes)
     whole, stopped = (
         make_context(tmp_path / name, StageName.TRAIN_POLICY, config, inputs) for name in ("whole", "stopped")
     )
