@@ -27,7 +27,13 @@ _END_SHARE = 0.1
 # By which beta follows the KL at most, for each horizon of completions.
 _MOST_CHANGE = 0.2
 # The curves that the manifest has, and their units.
-_UNITS = {"reward": "score", "kl": "nats", "completion_length": "tokens", "ended_fraction": "fraction"}
+_UNITS = {
+    "reward": "score",
+    "kl": "nats",
+    "completion_length": "tokens",
+    "ended_fraction": "fraction",
+    "explained_variance": "fraction",
+}
 
 
 class StepNumbers(torch.utils.data.Dataset[dict[str, int]]):
@@ -205,7 +211,7 @@ def _number(advantage: Tensor | None) -> float:
 
 
 def curve_metrics(history: list[dict[str, float]], *, num_steps: int) -> tuple[Metric, ...]:
-    """Return reward at start and end, and KL, length and share of ended completions at the end.
+    """Return reward at start and end, and KL, length, share of ended completions and what a critic explains at the end.
 
     Each is the mean over the first or last tenth of the logged points, at least one; `count` is their number.
     """

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from containers.algorithms.policy_state import POLICY_STATE_FILE
+from containers.algorithms.policy_trainer import curve_metrics
 from containers.contracts.configs.parts.critic import CriticSettings
 from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import AdaptiveKl, TrainPolicyConfig
@@ -91,6 +92,8 @@ def test_the_critic_has_curves_and_the_policy_waits_for_it(whole: StageContext) 
         assert values["critic_grad_norm"] > 0
     # A rollout of 16 is used in two minibatches, twice; steps 1 and 5 begin one.
     assert [step for step in steps if "explained_variance" in steps[step]] == [1, 5]
+    (last,) = (one for one in curve_metrics([steps[1], steps[5]], num_steps=6) if one.name == "explained_variance_end")
+    assert (last.value, last.unit) == (steps[5]["explained_variance"], "fraction")
     assert [step for step in steps if "reward" in steps[step]] == [1, 5]
     # Two steps of warm-up are over when the second rollout is judged.
     assert [step for step in steps if "entropy" in steps[step]] == [5, 6]
