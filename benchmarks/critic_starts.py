@@ -2,8 +2,8 @@
 
 Every stage is run by its own program. Fine-tuning imitates right and wrong answers alike, a reward model learns from
 pairs which are right, and PPO trains the fine-tuned model by that reward model alone. The critic starts as the reward
-model, as the fine-tuned model with a new score head, or as a score head on the policy's own states. Exact match, which
-trains nothing, says how many completions are right.
+model, as the fine-tuned model with a new score head, or as a score head on the policy's own states. Which completions
+are right, the training never knows: an outcome among its rewards would decide where the reward model counts.
 """
 
 import argparse
@@ -16,13 +16,22 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import pyarrow.parquet as parquet
+
 from benchmarks.gpu.stages import BareStages
 from benchmarks.learning import PAGE, run_of
 from benchmarks.provenance import commit
 from benchmarks.speed_table import write_part
 from containers.contracts.configs.parts.critic import CriticModel
-from containers.contracts.names import CERTIFICATE_FILE, CURVES_FILE, POLICY_EVALUATION_FILE, StageName
-from containers.contracts.records import ComparedTerm, PolicyEvaluation
+from containers.contracts.names import (
+    CERTIFICATE_FILE,
+    COMPLETIONS_FILE,
+    CURVES_FILE,
+    POLICY_EVALUATION_FILE,
+    StageName,
+)
+from containers.contracts.records import JudgeFigures, PolicyEvaluation
+from containers.data.answers import written_answer
 from flows.demo.sums import write_sums
 from tasks.pipeline.stages import BY_NAME, STAGES, walk
 
@@ -45,9 +54,11 @@ _ALWAYS = (
     "train_reward_model={max_length: 64, global_batch_size: 64, lora: {r: 16, alpha: 32}, "
     "gradient_checkpointing: false, optimizer: {learning_rate: 3.0e-3}, schedule: {num_epochs: 4}}",
     "evaluate_reward_model={max_length: 64, batch_size: 128}",
-    # Exact match shows how many are right; at this weight it moves nothing.
-    "train_policy.rewards=[{type: reward_model, normalise: validation}, {type: exact, weight: 1.0e-6}]",
+    "train_policy.rewards=[{type: reward_model, normalise: validation}]",
+    # Every completion of a step, to see how many are right.
+    "train_policy.num_logged_completions=64",
     "train_policy.evidence=null",
+    "evaluate_policy.judges=[{type: exact}]",
 )
 _CRITIC = "train_policy.critic={{model: {model}, learning_rate: 1.0e-3, warmup_steps: 20}}"
 # A share of right completions, and over how many steps it is the mean.
@@ -73,7 +84,7 @@ class Trained:
     way: str
     seed: int
     accuracy: float
-    exact: ComparedTerm
+    exact: JudgeFigures
     steps: int | None
     explained_first: float | None
     explained_last: float | None
@@ -98,15 +109,14 @@ def trained(folder: Path, *, seed: int, count: int, always: Sequence[str]) -> It
         written = stages.made(BY_NAME[StageName.SAMPLE_COMPLETIONS], {**made, "policy": policy})
         judged = stages.made(BY_NAME[StageName.EVALUATE_POLICY], {**made, "policy": policy, "completions": written})
         evaluation = PolicyEvaluation.model_validate_json((Path(judged.path) / POLICY_EVALUATION_FILE).read_bytes())
-        exact = next(term for term in evaluation.terms if term.name == "exact")
-        curves = _curves(Path(policy.path) / CURVES_FILE)
-        explained = curves.get("explained_variance", [])
+        (exact,) = evaluation.judges
+        explained = _curve(Path(policy.path) / CURVES_FILE, "explained_variance")
         yield Trained(
             way,
             seed,
             accuracy,
             exact,
-            steps_to(curves["value_exact"]),
+            steps_to(_right(Path(policy.path) / COMPLETIONS_FILE)),
             explained[0] if explained else None,
             fmean(explained[-_LAST:]) if explained else None,
         )
@@ -118,12 +128,17 @@ def steps_to(shares: Sequence[float]) -> int | None:
     return next((end for end in ends if fmean(shares[end - _WINDOW : end]) >= _LEVEL), None)
 
 
-def _curves(file: Path) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        for name, value in json.loads(line)["values"].items():
-            found.setdefault(name, []).append(float(value))
-    return found
+def _curve(file: Path, name: str) -> list[float]:
+    points = (json.loads(line)["values"] for line in file.read_text(encoding="utf-8").splitlines())
+    return [float(values[name]) for values in points if name in values]
+
+
+def _right(file: Path) -> list[float]:
+    """Return the share of right completions of each step."""
+    found: dict[int, list[bool]] = {}
+    for row in parquet.read_table(file, columns=["step", "completion", "answer"]).to_pylist():
+        found.setdefault(row["step"], []).append(written_answer(row["completion"]).strip() == row["answer"])
+    return [fmean(found[step]) for step in sorted(found)]
 
 
 def _say(figures: dict[str, Any]) -> None:
@@ -137,8 +152,8 @@ def table(found: Sequence[Trained], *, count: int) -> str:
     accuracies = ", ".join(f"{one.accuracy:.1%}" for one in found if one.way == GRPO)
     lines = [
         f"{count:,} prompts, of which a part is held out; the reward model's accuracy on its test pairs is",
-        f"{accuracies}. It alone gives the rewards; exact match, which trains nothing, says how many",
-        "completions are right. Steps are updates of 64 completions, those in which the critic warms up",
+        f"{accuracies}. It alone gives the rewards; exact match says how many completions are right, and",
+        "the training does not know it. Steps are updates of 64 completions, those of warm-up",
         f"included, until {_LEVEL:.0%} of the completions of {_WINDOW} steps are right. Explained variance: 1 less the",
         "share of the rewards' variance that the critic missed.",
         "",
@@ -152,6 +167,7 @@ def table(found: Sequence[Trained], *, count: int) -> str:
 
 def _line(one: Trained) -> str:
     before, after = one.exact.reference, one.exact.policy
+    assert before is not None and after is not None  # an exact judge knows them
     interval = f"{after.ci_low:.1%} to {after.ci_high:.1%}"
     shares = (f"{share:.0%}" if share is not None else "–" for share in (one.explained_first, one.explained_last))
     return (
@@ -196,7 +212,7 @@ def main() -> int:
 
 
 def _has_learned(one: Trained) -> bool:
-    low = one.exact.difference.ci_low
+    low = None if one.exact.difference is None else one.exact.difference.ci_low
     return low is not None and low > 0 and (one.explained_last or 0.0) > 0.5
 
 
