@@ -89,6 +89,9 @@ class ComparedTerm(Frozen):
     reference: Metric
     difference: Metric = Field(description="Paired by prompt")
     num_unscorable: int = Field(0, ge=0, description="Completions that it could not tell about; they count as 0")
+    only_measures: bool = Field(
+        False, description="Whether it trained nothing: with `combine: own`, reward models beside the run's own"
+    )
 
 
 class PeopleFigures(Frozen):

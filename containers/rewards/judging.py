@@ -35,13 +35,8 @@ def compared_terms(rewards: Sequence[RewardTerm]) -> tuple[RewardTerm, ...]:
 
 
 def members_of(term: RewardTerm) -> tuple[RewardTerm, ...]:
-    """Return a term for each of several reward models, named `reward_model.1` and so on; none of any other term."""
-    if not isinstance(term, RewardModelTerm) or not term.others:
-        return ()
-    return tuple(
-        term.model_copy(update={"name": f"{term.name}.{number}", "others": ()})
-        for number in range(1, 2 + len(term.others))
-    )
+    """Return a term for each of several reward models; none of any other term."""
+    return term.members if isinstance(term, RewardModelTerm) else ()
 
 
 def judge(started: Sequence[StartedTerm], answered: Sequence[Answered]) -> Judged:

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from containers.contracts.configs.parts.rewards import RewardTerm
+from containers.contracts.configs.parts.rewards import RewardModelTerm, RewardTerm
 from containers.contracts.outcome import Metric
 from containers.contracts.records import (
     SCORE_TOLERANCE,
@@ -141,6 +141,7 @@ def _compared_term(prompts: Sequence[ComparedPrompt], term: RewardTerm, *, confi
         policy=of(policy, "policy"),
         reference=of(reference, "reference"),
         difference=mean_metric(gains, name=f"{term.name}_difference", unit=unit, confidence=confidence),
+        only_measures=isinstance(term, RewardModelTerm) and term.only_measures,
         num_unscorable=sum(math.isnan(value) for side in sides for values in side for value in values),
     )
 

@@ -32,8 +32,9 @@ _CAVEAT_OF_PAIRS = (
 )
 _CAVEAT_OF_REWARDS = (
     "The judge here is the rewards that the policy was trained on: {names}. They do not show what they do not look at. "
-    "Read the samples before using the policy."
+    "Read the samples before using the policy.{more}"
 )
+_ONLY_MEASURE = " {names} trained nothing, and only show where reward models disagree."
 _NOT_DRAWN = "Not drawn: the reward difference is the same on every prompt."
 
 
@@ -66,7 +67,11 @@ def policy_blocks(evaluation: PolicyEvaluation, *, num_samples: int, by_pairs: b
 def _caveat(evaluation: PolicyEvaluation) -> str:
     if not evaluation.terms:
         return _CAVEAT
-    return _CAVEAT_OF_REWARDS.format(names=", ".join(term.name for term in evaluation.terms))
+    trained, beside = (
+        ", ".join(term.name for term in evaluation.terms if term.only_measures is only) for only in (False, True)
+    )
+    more = _ONLY_MEASURE.format(names=beside) if beside else ""
+    return _CAVEAT_OF_REWARDS.format(names=trained, more=more)
 
 
 def policy_section(evaluation: PolicyEvaluation, *, by_pairs: bool) -> Section:

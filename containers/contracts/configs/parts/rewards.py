@@ -117,6 +117,23 @@ class RewardModelTerm(Term):
         "deviation, so that beta means the same with every reward model; running: those of all values so far",
     )
 
+    @property
+    def members(self) -> tuple["RewardModelTerm", ...]:
+        """A term for each of several reward models, named `reward_model.1` and so on; none where there is one."""
+        if not self.others:
+            return ()
+        # What the first is combined by says nothing any more; of the others, that they only measure.
+        hows = (type(self).model_fields["combine"].default, *(self.combine for _ in self.others))
+        return tuple(
+            self.model_copy(update={"name": f"{self.name}.{number}", "others": (), "combine": how})
+            for number, how in enumerate(hows, start=1)
+        )
+
+    @property
+    def only_measures(self) -> bool:
+        """Whether it is one of several that gives no reward, and only shows where reward models disagree."""
+        return self.combine == "own" and not self.others
+
 
 class MathTerm(_Verdict):
     """1 if the answer equals the prompt's reference answer as a number or an expression (math-verify), else 0."""

@@ -17,10 +17,13 @@ from containers.contracts.configs.parts.rewards import (
 from containers.contracts.configs.parts.training import LoraSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import StageName
+from containers.contracts.records import ComparedTerm
+from containers.document.markdown import markdown
 from containers.evals.score_statistics import SCORE_STATISTICS_FILE
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import apply_lora, load_causal_model
+from containers.report.policy.comparison import policy_section
 from containers.rewards.base import Reward, StartedTerm
 from containers.rewards.judging import compared_terms, judge
 from containers.rewards.reward_model import ModelReward, SeveralModels, start
@@ -29,6 +32,7 @@ from containers.stages import train_policy
 from tests.unit.factories.adapter_factory import trained_reward_model
 from tests.unit.factories.prompt_factory import answered, write_prompts
 from tests.unit.factories.report.certificate_factory import write_certificate
+from tests.unit.factories.report.report_records import policy_evaluation
 from tests.unit.factories.spec_factory import make_context
 from tests.unit.factories.tiny_policy import save_causal_model, save_reward_model
 
@@ -126,6 +130,31 @@ def test_a_policy_is_judged_by_each_of_them_too(tmp_path: Path, inputs: dict[str
     beside = LengthTerm(name="short", target=(1, 9))
     names = ["reward_model", "reward_model.1", "reward_model.2", "short"]
     assert [one.name for one in compared_terms([term, beside])] == names
+
+
+@pytest.mark.parametrize(("combine", "only"), [("own", [False, True, True]), ("worst", [False] * 3)])
+def test_the_report_tells_which_of_them_trained_the_policy(combine: str, only: list[bool]) -> None:
+    members = compared_terms([term_of(3, combine=combine)])
+    assert [isinstance(one, RewardModelTerm) and one.only_measures for one in members] == only
+    evaluation = policy_evaluation()
+    terms = tuple(
+        ComparedTerm(
+            name=one.name,
+            is_outcome=False,
+            policy=evaluation.reward_policy,
+            reference=evaluation.reward_reference,
+            difference=evaluation.reward_difference,
+            only_measures=measures,
+        )
+        for one, measures in zip(members, only, strict=True)
+    )
+    text = markdown(policy_section(evaluation.model_copy(update={"terms": terms}), by_pairs=False))
+    if combine == "own":
+        assert "trained on: reward_model.1. They" in text
+        assert "reward_model.2, reward_model.3 trained nothing" in text
+    else:
+        assert "trained on: reward_model.1, reward_model.2, reward_model.3. They" in text
+        assert "trained nothing" not in text
 
 
 def test_a_policy_is_trained_on_them_and_the_log_says_how(tmp_path: Path, inputs: dict[str, Path]) -> None:
