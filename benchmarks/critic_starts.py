@@ -51,7 +51,6 @@ _ALWAYS = (
     "gradient_checkpointing: false, optimizer: {learning_rate: 3.0e-3}, schedule: {num_epochs: 4}}",
     "evaluate_reward_model={max_length: 64, batch_size: 128}",
     "train_policy.rewards=[{type: reward_model, normalise: validation}]",
-    "train_policy.schedule={max_steps: 60, save_steps: 60}",
     "train_policy.evidence=null",
     "evaluate_policy.judges=[{type: exact}]",
 )

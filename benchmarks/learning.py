@@ -158,8 +158,11 @@ def main() -> int:
     text = table(found, count=given.prompts)
     print(text)
     if given.write:
+        heading = "Exact match"
+        if given.algorithms != known:
+            heading += f": {', '.join(given.algorithms)} alone"
         title = "Each algorithm learns"
-        write_part(PAGE, text, module="benchmarks.learning", title=title, heading="Exact match", measured=measured)
+        write_part(PAGE, text, module="benchmarks.learning", title=title, heading=heading, measured=measured)
     missed = [one for one in found if not _has_learned(one)]
     for one in missed:
         print(f"{one.algorithm}, seed {one.seed}: has not learned.", file=sys.stderr)
