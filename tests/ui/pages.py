@@ -16,6 +16,8 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 PAGE_LIMIT_MS = 60_000
 _CHOICE = ".p-select-button__icon"
 _CHOSEN = ".p-select-button"
+# Until a server has written down an answer, beside trainings that use the same disk and cores.
+_ANSWER_LIMIT_MS = 180_000
 # How often a person presses a button that a busy server answers with an error.
 _MOST_PRESSES = 3
 _GRAPH = ".run-graph"
@@ -119,7 +121,7 @@ class PrefectPages:
         A server that is too busy to answer says so, and the form stays: then a person presses again.
         """
         for _ in range(_MOST_PRESSES):
-            with self.page.expect_response(re.compile(r"/flow_runs/[^/]+/resume$"), timeout=PAGE_LIMIT_MS) as answer:
+            with self.page.expect_response(re.compile(r"/flow_runs/[^/]+/resume$"), timeout=_ANSWER_LIMIT_MS) as answer:
                 self.submit()
             if answer.value.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 break
