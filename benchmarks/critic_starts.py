@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.gpu.stages import BareStages
+from benchmarks.gpu.stages import BareStages, say
 from benchmarks.learning import PAGE, run_of
 from benchmarks.provenance import commit
 from benchmarks.speed_table import write_part
@@ -89,7 +89,7 @@ def trained(folder: Path, *, seed: int, count: int, always: Sequence[str]) -> It
     write_sums(folder, seed=seed, count=count)
     run = run_of(folder, *always, seed=seed)
     made: dict[str, Any] = {"checked": None}
-    stages = BareStages(run, folder, limit_s=1800, report=_say)
+    stages = BareStages(run, folder, limit_s=1800, report=say)
     for _ in walk(run, stages, made=made, stages=tuple(stage for stage in STAGES if stage.name in BEFORE)):
         pass
     text = (stages.artifacts[StageName.EVALUATE_REWARD_MODEL] / CERTIFICATE_FILE).read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def trained(folder: Path, *, seed: int, count: int, always: Sequence[str]) -> It
         own = ["train_policy.algorithm=grpo"]
         if way in STARTS:
             own = ["train_policy.algorithm=ppo", "train_policy.num_generations=1", _CRITIC.format(model=STARTS[way])]
-        stages = BareStages(run_of(folder, *always, *own, seed=seed), folder, way=way, limit_s=1800, report=_say)
+        stages = BareStages(run_of(folder, *always, *own, seed=seed), folder, way=way, limit_s=1800, report=say)
         policy = stages.made(BY_NAME[StageName.TRAIN_POLICY], made)
         written = stages.made(BY_NAME[StageName.SAMPLE_COMPLETIONS], {**made, "policy": policy})
         judged = stages.made(BY_NAME[StageName.EVALUATE_POLICY], {**made, "policy": policy, "completions": written})
@@ -125,12 +125,6 @@ def steps_to(rewards: Sequence[float]) -> int | None:
 def _curve(file: Path, name: str) -> list[float]:
     points = (json.loads(line)["values"] for line in file.read_text(encoding="utf-8").splitlines())
     return [float(values[name]) for values in points if name in values]
-
-
-def _say(figures: dict[str, Any]) -> None:
-    print(
-        f"{figures['stage']} {figures['way']}: {figures['seconds']} s {figures.get('failure', '')}".rstrip(), flush=True
-    )
 
 
 def table(found: Sequence[Trained], *, count: int) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.stages import BareStages
+from benchmarks.gpu.stages import BareStages, say
 from benchmarks.provenance import commit
 from benchmarks.speed_table import write_part
 from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS
@@ -78,14 +78,14 @@ def learned(
     write_sums(folder, seed=seed, count=count)
     run = run_of(folder, *always, seed=seed)
     made: dict[str, Any] = {"checked": None}
-    stages = BareStages(run, folder, limit_s=1800, report=_say)
+    stages = BareStages(run, folder, limit_s=1800, report=say)
     for _ in walk(run, stages, made=made, stages=tuple(stage for stage in STAGES if stage.name in BEFORE)):
         pass
     found = []
     for algorithm in algorithms:
         began = time.monotonic()
         policy = _trained(folder, algorithm, always, made, seed=seed)
-        judge = BareStages(run, folder, way=algorithm, limit_s=1800, report=_say)
+        judge = BareStages(run, folder, way=algorithm, limit_s=1800, report=say)
         written = judge.made(BY_NAME[StageName.SAMPLE_COMPLETIONS], {**made, "policy": policy})
         artifact = judge.made(BY_NAME[StageName.EVALUATE_POLICY], {**made, "completions": written})
         text = (Path(artifact.path) / POLICY_EVALUATION_FILE).read_bytes()
@@ -101,16 +101,10 @@ def _trained(folder: Path, algorithm: str, changes: Sequence[str], made: dict[st
     if algorithm == _DPO:
         own, stage = [*_OF_DPO], StageName.TRAIN_DPO
     run = run_of(folder, *changes, *own, seed=seed)
-    stages = BareStages(run, folder, way=algorithm, limit_s=1800, report=_say)
+    stages = BareStages(run, folder, way=algorithm, limit_s=1800, report=say)
     if run.takes_part(StageName.COMPUTE_REFERENCE):
         made = {**made, "reference": stages.made(BY_NAME[StageName.COMPUTE_REFERENCE], made)}
     return stages.made(BY_NAME[stage], made)
-
-
-def _say(figures: dict[str, Any]) -> None:
-    print(
-        f"{figures['stage']} {figures['way']}: {figures['seconds']} s {figures.get('failure', '')}".rstrip(), flush=True
-    )
 
 
 def table(found: Sequence[Learned], *, count: int) -> str:

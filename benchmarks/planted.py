@@ -10,7 +10,6 @@ Every stage is run by its own program.
 """
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from benchmarks.gpu.stages import BareStages
+from benchmarks.gpu.stages import BareStages, say
 from benchmarks.provenance import commit, when_and_where
 from containers.contracts.evidence import Evidence
 from containers.contracts.names import COMPLETIONS_FILE, EVIDENCE_FILE, POLICY_EVALUATION_FILE, StageName
@@ -102,13 +101,13 @@ def courses(folder: Path, *, seed: int, plant: bool, ways: Sequence[str] = ("sto
     data = write_demo_data(folder / "data", seed=seed, plant=plant)
     run = _run(data.train, data.validation, data.labelled_pairs, seed=seed, way=ways[0])
     made: dict[str, Any] = {"checked": None}
-    before = BareStages(run, folder, limit_s=1800, report=_say)
+    before = BareStages(run, folder, limit_s=1800, report=say)
     for _ in walk(run, before, made=made, stages=_BEFORE):
         pass
     found = {}
     for way in ways:
         own = _run(data.train, data.validation, data.labelled_pairs, seed=seed, way=way)
-        stages, known = BareStages(own, folder, way=way, limit_s=1800, report=_say), dict(made)
+        stages, known = BareStages(own, folder, way=way, limit_s=1800, report=say), dict(made)
         for name in (StageName.TRAIN_POLICY, StageName.SAMPLE_COMPLETIONS, StageName.EVALUATE_POLICY):
             known[BY_NAME[name].role] = stages.made(BY_NAME[name], known)
         found[way] = _course(Path(known["policy"].path), Path(known["verdict"].path))
@@ -149,11 +148,6 @@ def _course(policy: Path, verdict: Path) -> Course:
         planted={step: fmean(values) for step, values in planted.items()},
         judged=judged,
     )
-
-
-def _say(figures: dict[str, Any]) -> None:
-    text = f"{figures['stage']} {figures['way']}: {figures['seconds']} s {figures.get('failure', '')}"
-    print(text.rstrip(), file=sys.stderr, flush=True)
 
 
 def planted_line(seed: int, found: dict[str, Course]) -> str:

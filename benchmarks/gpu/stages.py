@@ -3,6 +3,7 @@
 import hashlib
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,6 +134,12 @@ class BareStages:
         parts = [part.value or 0 for part in plan.memory if part.name != _CUDA_CONTEXT]
         found = {"planned_gib": round(sum(parts) / _GIB, 2)} if parts else {}
         return {**found, "planned_s": round(plan.time.value, 1)} if plan.time and plan.time.value else found
+
+
+def say(figures: Mapping[str, Any]) -> None:
+    """Write the stage, its way and how long it took on standard error."""
+    text = f"{figures['stage']} {figures['way']}: {figures['seconds']} s {figures.get('failure', '')}"
+    print(text.rstrip(), file=sys.stderr, flush=True)
 
 
 def config_of(run: RunConfig, stage: StageName) -> StageConfig:

@@ -62,7 +62,7 @@ def weights_digest(model: nn.Module) -> str:
     found = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         if weight.requires_grad:
-            sample = weight.detach().flatten()[:: max(1, weight.numel() // _DIGEST_NUMBERS)]
+            sample = weight.detach().flatten()[:: -(-weight.numel() // _DIGEST_NUMBERS)]
             found.update(f"{name} {weight.numel()}\0".encode() + sample.float().cpu().numpy().tobytes())
     return found.hexdigest()[:16]
 

@@ -150,8 +150,7 @@ def policy_memory(
 
 def _scorer_bytes(context: PlanContext, config: TrainPolicyConfig, scorer: FoundShape) -> int:
     """Bytes of a reward model; one that is an adapter of the policy's start model has these weights in common."""
-    shares = config.lora is not None and context.config.train_sft is None
-    if shares and scorer.adapter_bytes is not None:
+    if config.lora is not None and scorer.adapter_bytes is not None:
         return scorer.adapter_bytes
     return estimates.inference_memory(total_parameters(scorer.shape, head="score"), context.profile)
 

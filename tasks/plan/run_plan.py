@@ -20,7 +20,7 @@ from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed, HostMemory, read
 from tasks.plan.inputs.data import data_size
 from tasks.plan.inputs.lengths import read_demonstration_lengths, read_lengths, read_prompt_lengths
 from tasks.plan.inputs.model_shape import total_parameters
-from tasks.plan.inputs.models import FoundShape, find_model_shape, find_scorer_shape
+from tasks.plan.inputs.models import FoundShape, find_model_shape, find_scorer_shape, known_starts
 from tasks.plan.limits import floor_mistakes, likely_troubles, sample_mistakes
 from tasks.plan.reference import plan_compute_reference
 from tasks.plan.scoring import (
@@ -162,7 +162,8 @@ def draft_plan(
         demonstration_lengths=read_demonstration_lengths(config, vocabulary_size=vocabulary_size, artifacts=artifacts),
         reward_model=None if config.reward_model is None else find_scorer_shape(config.reward_model),
         further_reward_models=tuple(
-            find_scorer_shape(model_source(other), base=config.base_model) for other in config.further_reward_models
+            find_scorer_shape(model_source(other), starts=known_starts(config, artifacts))
+            for other in config.further_reward_models
         ),
         judges={
             judge.name: found

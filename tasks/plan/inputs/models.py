@@ -1,11 +1,12 @@
 """Find out before a run how large its models are."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
-from containers.contracts.digests import DamagedArtifactError, read_manifest
-from containers.contracts.names import ADAPTER_FOLDER, ADAPTER_WEIGHTS_FILE, BASE_FOLDER, MERGED_FOLDER
+from containers.contracts.digests import DamagedArtifactError, artifact_digest, read_manifest
+from containers.contracts.names import ADAPTER_FOLDER, ADAPTER_WEIGHTS_FILE, BASE_FOLDER, MERGED_FOLDER, StageName
 from containers.packing_traits import PLAIN, PackingTraits
 from tasks.config.errors import ConfigError
 from tasks.config.loading import config_files
@@ -16,6 +17,8 @@ from tasks.plan.inputs.data import Origin, count_rows
 from tasks.plan.inputs.model_shape import ModelShape, read_model_shape, read_packing_traits, shape_of_built_model
 from tasks.sources.hub import cached_file
 
+# In the output folder of a run that trained it.
+_OF_A_RUN = f"artifacts/{StageName.TRAIN_REWARD_MODEL}/{MERGED_FOLDER}"
 # build_base_model adds these tokens to the ranks of a file: end of text, start and end of a turn.
 _SPECIAL_TOKENS = 3
 
@@ -25,7 +28,7 @@ class FoundShape:
     """A model's shape, where it was read, whether the counts that follow are exact, and what prevents packs.
 
     Attributes:
-        adapter_bytes: of a reward model that is an adapter of the run's base model: all that it has of its own.
+        adapter_bytes: of a reward model that is an adapter of the policy's start model: all that it has of its own.
     """
 
     shape: ModelShape
@@ -35,29 +38,48 @@ class FoundShape:
     adapter_bytes: int | None = None
 
 
-def find_scorer_shape(source: ModelSource, *, base: ModelSource | None = None) -> FoundShape | None:
+def find_scorer_shape(source: ModelSource, *, starts: Collection[str] = ()) -> FoundShape | None:
     """The shape of a model that was trained elsewhere, to score or to judge; None if it is unknown here.
 
     Args:
-        base: the run's base model, of which it may be an adapter.
+        starts: what the policy's start model is known by; the reward model may be an adapter of it.
     """
-    named = source
     if source.path is not None:
-        folders = [Path(source.path) / name for name in ("", MERGED_FOLDER, BASE_FOLDER)]
+        folders = [Path(source.path) / name for name in ("", MERGED_FOLDER, BASE_FOLDER, _OF_A_RUN)]
         folder = next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
         source = source.model_copy(update={"path": str(folder)})
     try:
         found = _named_shape(source)
     except ConfigError:  # the stage reports what is wrong with it
         return None
-    if found is None or base is None or named.path is None:
+    if found is None or source.path is None:
         return found
-    return replace(found, adapter_bytes=_adapter_bytes(Path(named.path), base))
+    return replace(found, adapter_bytes=_adapter_bytes(Path(source.path), starts))
 
 
-def _adapter_bytes(folder: Path, base: ModelSource) -> int | None:
-    """Size of the adapter in an artifact of a training that started from that base model; None if it is none."""
-    artifact = folder.parent if folder.name == MERGED_FOLDER else folder
+def known_starts(config: RunConfig, artifacts: Mapping[StageName, Path]) -> frozenset[str]:
+    """By what lineages call the model that policy and reward model start from: its digest, or the folder of its files.
+
+    Args:
+        artifacts: folders of the stages whose result exists; before the run has made the model, nothing is known.
+    """
+    maker = StageName.TRAIN_SFT if config.train_sft is not None else StageName.BUILD_BASE_MODEL
+    if config.train_sft is not None or config.build_base_model is not None:
+        try:
+            return frozenset({artifact_digest(read_manifest(artifacts[maker]))} if maker in artifacts else ())
+        except DamagedArtifactError:  # it will be made again
+            return frozenset()
+    base = config.base_model
+    if base is None:
+        return frozenset()
+    if base.path is not None:
+        return frozenset({str(Path(base.path).expanduser().absolute().resolve())})
+    return frozenset({f"hub:{base.revision}"})
+
+
+def _adapter_bytes(folder: Path, starts: Collection[str]) -> int | None:
+    """Size of the adapter beside a merged model whose training started from one of these; None if there is none."""
+    artifact = folder.parent
     weights = artifact / ADAPTER_FOLDER / ADAPTER_WEIGHTS_FILE
     if not weights.is_file():
         return None
@@ -65,13 +87,9 @@ def _adapter_bytes(folder: Path, base: ModelSource) -> int | None:
         lineage = read_manifest(artifact).lineage
     except DamagedArtifactError:
         return None
-    started = next((entry for entry in lineage if entry.name == "start_model"), None)
-    if started is None:
-        return None
-    if base.path is not None:
-        is_same = started.origin == str(Path(base.path).expanduser().absolute().resolve())
-    else:
-        is_same = started.digest == f"hub:{base.revision}"
+    is_same = any(
+        entry.name == "start_model" and (entry.digest in starts or entry.origin in starts) for entry in lineage
+    )
     return weights.stat().st_size if is_same else None
 
 

@@ -20,7 +20,7 @@ from containers.rollouts.generate import completion_logprobs, generate_completio
 from containers.rollouts.shared_prompts import sharing
 from containers.scoring.scorer import RewardScorer
 from tests.unit.containers.algorithms import test_packed_training
-from tests.unit.containers.algorithms.test_policy_step import CUTS, Peer, gradient_of, step_batch
+from tests.unit.containers.algorithms.policy_cases import CUTS, Peer, gradient_of, step_batch
 from tests.unit.containers.packing import test_tree_kernel
 from tests.unit.factories.pretended_gpu import GPU, MixedDevicesError, move_to_gpu, on_cpu, pretended_gpu
 from tests.unit.factories.tiny_policy import save_causal_model, tiny_causal_model, tiny_config, tiny_tokenizer

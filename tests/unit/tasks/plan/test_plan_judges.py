@@ -1,17 +1,18 @@
 """A plan that leaves out who judges promises memory that is not there, or a stage that ends hours earlier."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from containers.contracts.digests import file_entries
+from containers.contracts.configs.train_sft import TrainSftConfig
+from containers.contracts.digests import artifact_digest, file_entries
 from containers.contracts.manifest import LineageEntry, Manifest
 from containers.contracts.names import MANIFEST_FILE, StageName
 from tasks.config.loading import LoadedConfig
 from tasks.plan.inputs.model_shape import ModelShape, lora_parameters, total_parameters
+from tasks.plan.inputs.models import known_starts
 from tasks.plan.run_plan import plan_run
 from tests.unit.factories.plan_runs import SHAPE, figure_of, pair, run_on, stage_of
 
@@ -88,8 +89,7 @@ def test_the_meters_that_need_the_reward_model_are_counted(tmp_path: Path) -> No
 def test_a_further_reward_model_on_the_policys_own_weights_brings_its_adapter_alone(
     tmp_path: Path, origin: str, shares: bool
 ) -> None:
-    artifact = tmp_path / "trained"
-    shutil.rmtree(artifact, ignore_errors=True)
+    artifact = tmp_path / "of-a-run" / "artifacts" / "train_reward_model"
     model_in(artifact / "merged")
     (artifact / "adapter").mkdir()
     (artifact / "adapter" / "adapter_model.safetensors").write_bytes(b"0" * 1000)
@@ -102,10 +102,24 @@ def test_a_further_reward_model_on_the_policys_own_weights_brings_its_adapter_al
         created_at="2026-11-29T00:00:00Z",
     )
     (artifact / MANIFEST_FILE).write_text(manifest.model_dump_json())
-    other = {"path": str(artifact), "certificate": str(tmp_path)}
-    term = {"type": "reward_model", "normalise": "validation", "others": [other]}
     whole = FLOAT32 * total_parameters(ModelShape.model_validate(SHAPE), head="score")
-    found = memory(run_with(tmp_path, rewards=[term]), POLICY)["2 reward models"]
-    assert found == whole + (1000 if shares else whole)
+    for named in (tmp_path / "of-a-run", artifact, artifact / "merged"):
+        other = {"path": str(named), "certificate": str(tmp_path)}
+        term = {"type": "reward_model", "normalise": "validation", "others": [other]}
+        found = memory(run_with(tmp_path, rewards=[term]), POLICY)["2 reward models"]
+        assert found == whole + (1000 if shares else whole), named
     assert lora_parameters(ModelShape.model_validate(SHAPE), r=8) * FLOAT32 < whole
     assert memory(run_with(tmp_path, rewards=[term], lora=None), POLICY)["2 reward models"] == 2 * whole
+
+
+def test_a_start_model_that_the_run_makes_is_known_by_its_artifact_once_it_is_there(tmp_path: Path) -> None:
+    run = run_with(tmp_path).config
+    assert known_starts(run, {}) == {str(tmp_path / "model")}
+    tuned = run.model_copy(update={"train_sft": TrainSftConfig()})
+    assert not known_starts(tuned, {})
+    manifest = Manifest(stage=StageName.TRAIN_SFT, key="k", files=(), created_at="2026-11-29T00:00:00Z")
+    (tmp_path / "sft").mkdir()
+    (tmp_path / "sft" / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    assert known_starts(tuned, {StageName.TRAIN_SFT: tmp_path / "sft"}) == {artifact_digest(manifest)}
+    (tmp_path / "sft" / MANIFEST_FILE).write_text("{")
+    assert not known_starts(tuned, {StageName.TRAIN_SFT: tmp_path / "sft"})
