@@ -29,10 +29,9 @@ from torch.nn.init import normal_
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 from benchmarks.provenance import commit, when_and_where
-from containers.certificate.parity import MARGIN_SHARE, ORDERS_SHARE
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.models.loading import peft_config
-from containers.scoring.rounding import allowed_difference
+from containers.scoring.rounding import MARGIN_SHARE, ORDERS_SHARE, allowed_difference
 
 _FIGURES = Path(__file__).with_suffix(".md")
 _HEAD_WIDTH, _VOCABULARY = 64, 1000

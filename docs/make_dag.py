@@ -14,7 +14,12 @@ _LEFT, _TOP, _BELOW = 20, 28, 158
 _GATE = 26
 _COLUMNS = 8
 _STAGES = [stage for stage in StageName if stage not in OVER_RUNS]
-_DEVICES = {Devices.NONE: "CPU", Devices.ONE_GPU: "one GPU", Devices.ALL_RANKS: "all GPUs"}
+_DEVICES = {
+    Devices.NONE: "CPU",
+    Devices.ONE_GPU: "one GPU",
+    Devices.ALL_GPUS: "all GPUs",
+    Devices.ALL_RANKS: "all GPUs",
+}
 _STYLE = """
   text { font-family: system-ui, "DejaVu Sans", sans-serif; fill: #1f2933; text-anchor: middle }
   .name { font-size: 12.8px; font-weight: 600 }

@@ -19,6 +19,7 @@ from containers.contracts.records import CheckFinding, StageRecord
 from containers.contracts.registries import RuntimeName
 from containers.host.environment_block import without_secrets
 from containers.launch.docker.state import DockerState, ImageState, read_docker, read_image
+from containers.launch.gpus.drivers import installed_cuda
 from containers.launch.host_limits import machine_memory
 from containers.launch.preflight import (
     cpu_finding,
@@ -118,6 +119,7 @@ def run_checks(config: RunConfig, plan: RunPlan) -> tuple[CheckFinding, ...]:
     runtime_check: tuple[str, _Check] = ("stage packages", package_findings)
     if choice.runtime == "docker":
         runtime_check = ("Docker", lambda: docker_findings(docker, image, profile, stages_digest=stages_digest))
+    cuda = image.cuda if choice.runtime == "docker" else installed_cuda()
     judged_by_vllm = any(isinstance(one, LanguageModelJudge) and one.engine == "vllm" for one in config.judging_models)
     needs_vllm = judged_by_vllm or config.train_policy.rollout_engine == "vllm"
     prefect_api_url = os.environ.get("PREFECT_API_URL") or config.tracking.prefect_api_url
@@ -126,7 +128,7 @@ def run_checks(config: RunConfig, plan: RunPlan) -> tuple[CheckFinding, ...]:
         runtime_check,
         *([("vLLM", partial(vllm_finding, choice.runtime, image))] if needs_vllm else []),
         *([("standard sets", partial(harness_finding, choice.runtime, image))] if needs_harness(config.sets) else []),
-        *_host_checks(config, plan, choice.runtime, docker),
+        *_host_checks(config, plan, choice.runtime, docker, cuda=cuda),
         ("Prefect", partial(service_finding, "Prefect", prefect_api_url)),
         ("MLflow", partial(mlflow_finding, mlflow_uri)),
         *(
@@ -200,7 +202,7 @@ def row_texts(config: RunConfig) -> tuple[str, ...]:
 
 
 def _host_checks(
-    config: RunConfig, plan: RunPlan, runtime: RuntimeName, docker: DockerState
+    config: RunConfig, plan: RunPlan, runtime: RuntimeName, docker: DockerState, *, cuda: str
 ) -> list[tuple[str, _Check]]:
     profile, store_dir = config.gpu_profile, config.store_dir
     disk_bytes, memory_bytes = int(plan.disk_bytes), int(plan.host_memory_bytes)
@@ -208,7 +210,7 @@ def _host_checks(
     shm = partial(shm_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
     memory = partial(memory_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
     return [
-        ("GPUs", partial(gpu_rows, profile, runtime, store_dir=store_dir)),
+        ("GPUs", partial(gpu_rows, profile, runtime, store_dir=store_dir, cuda=cuda)),
         ("shared memory", shm),
         ("ulimit memlock", partial(memlock_finding, profile, runtime=runtime)),
         ("memory", partial(memory, needed_bytes=memory_bytes)),

@@ -3,7 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from transformers import Trainer, TrainerControl, default_data_collator
 from containers.algorithms.offline_step import Example, OfflineStep
 from containers.distributed.ranks import of_all_ranks, own_rank
 from containers.models.trial import evaluating
+from containers.packing.dealing import dealt_families, ranks_of
 
 
 class Places(torch.utils.data.Dataset[dict[str, int]]):
@@ -31,19 +32,35 @@ class Places(torch.utils.data.Dataset[dict[str, int]]):
 class FamilyOrder(torch.utils.data.Sampler[int]):
     """The order of an epoch: families at random, and their members one after the other, to share their prompt.
 
-    The order depends on seed and epoch alone, so it is the same on every rank and after a resume.
+    The order depends on seed and epoch alone, so it is the same on every rank and after a resume. The examples of a
+    step are dealt to the ranks.
 
     Args:
         families: for each example a number, the same for all members of a family.
+        examples: those that are dealt; needed for several ranks only.
+        per_step: examples of a step, over all ranks.
         epoch: returns the current epoch, counted from 0. accelerate tells a sampler its epoch, but not behind the two
             wrappers that it has after a resume on several ranks.
     """
 
-    def __init__(self, families: Sequence[int], *, seed: int, epoch: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        families: Sequence[int],
+        *,
+        seed: int,
+        epoch: Callable[[], int],
+        examples: Sequence[Example] = (),
+        per_step: int = 1,
+        num_ranks: int = 1,
+    ) -> None:
         members: dict[int, list[int]] = defaultdict(list)
         for place, family in enumerate(families):
             members[family].append(place)
+        self._family_of = families
         self._families = list(members.values())
+        self._examples = examples
+        self._per_step = per_step
+        self._num_ranks = num_ranks
         self._seed = seed
         self._epoch = epoch
 
@@ -52,7 +69,22 @@ class FamilyOrder(torch.utils.data.Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         dice = random.Random(f"{self._seed} {self._epoch()}")  # noqa: S311 - not for security
-        return iter([*chain.from_iterable(dice.sample(self._families, len(self._families)))])
+        order = [*chain.from_iterable(dice.sample(self._families, len(self._families)))]
+        if self._num_ranks == 1:
+            return iter(order)
+        steps = (order[start : start + self._per_step] for start in range(0, len(order), self._per_step))
+        return chain.from_iterable(map(self._dealt, steps))
+
+    def _dealt(self, places: list[int]) -> list[int]:
+        if len(places) < self._per_step:
+            return places
+        families = [[*members] for _, members in groupby(places, key=lambda place: self._family_of[place])]
+        return dealt_families(families, self._num_tokens, num_ranks=self._num_ranks)
+
+    def _num_tokens(self, family: Sequence[int]) -> int:
+        """Tokens of some members of a family, their prompt once."""
+        of_completions = (self._examples[place].num_tokens - len(self._examples[place].prompt) for place in family)
+        return len(self._examples[family[0]].prompt) + sum(of_completions)
 
 
 class OfflineTrainer(Trainer):  # type: ignore[misc]
@@ -122,4 +154,12 @@ class OfflineTrainer(Trainer):  # type: ignore[misc]
         super().log(logs, start_time)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> FamilyOrder:
-        return FamilyOrder(self._families, seed=self.args.seed, epoch=lambda: int(self.state.epoch or 0))
+        num_ranks = ranks_of(self.args)
+        return FamilyOrder(
+            self._families,
+            seed=self.args.seed,
+            epoch=lambda: int(self.state.epoch or 0),
+            examples=self._examples,
+            per_step=num_ranks * self.args.per_device_train_batch_size,
+            num_ranks=num_ranks,
+        )

@@ -88,7 +88,7 @@ class OfflineTraining(PairTraining[OfflineConfigT]):
         context, config = self.context, self.config
         # Adapters begin with random weights, the same ones on each rank.
         set_seed(context.spec.seed)
-        model = load_start_model(context, self.tokenizer, whole=config.lora is None)
+        model = load_start_model(context, self.tokenizer, whole=config.lora is None, quantization=config.quantization)
         return apply_lora(model, config.lora, task_type="CAUSAL_LM")
 
     def _step(self, accelerator: Any, *, cut: Cut, aux_weight: float) -> OfflineStep:

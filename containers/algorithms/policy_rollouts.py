@@ -15,6 +15,7 @@ from containers.distributed.ranks import of_all_ranks
 from containers.evidence.meters import distinctness, repetition
 from containers.harness.errors import NoSignalError, StageError
 from containers.losses.advantages import has_spread
+from containers.packing.dealing import dealt
 from containers.packing.logps import causal_of
 from containers.rewards.base import Answered
 from containers.rewards.combine import CombinedRewards
@@ -131,7 +132,9 @@ class PolicyRollouts:
         siblings = self.config.num_generations
         drawn = self._drawn(policy)
         signal = drawn.has_signal(siblings)
-        self.newest, rounds = self._refilled(policy, drawn) if self.config.method.refill else (drawn, 1)
+        written, rounds = self._refilled(policy, drawn) if self.config.method.refill else (drawn, 1)
+        # The rows of a minibatch are dealt to the ranks when it is made.
+        self.newest = self._dealt(written) if self.minibatches.updates == 1 else written
         batch = self._batch(self.newest)
         figures = self._figures(self.newest, batch)
         if siblings > 1:
@@ -156,6 +159,21 @@ class PolicyRollouts:
         seed = f"{self.order_seed} {self.position}"
         self.current = Rollout(batch, self.minibatches, seed, self.rank, self.num_ranks, step=step, policy=policy)
         return self.current
+
+    def _dealt(self, written: Rewarded) -> Rewarded:
+        """Return the groups in an order that gives each rank about as many tokens to learn from; all ranks call it."""
+        siblings = self.config.num_generations
+        groups = [written.rows[start : start + siblings] for start in range(0, len(written.rows), siblings)]
+        order = dealt([*map(_num_tokens, groups)], num_ranks=self.num_ranks)
+        if order is None or self.num_ranks == 1:
+            return written
+        at = torch.tensor([group * siblings + place for group in order for place in range(siblings)])
+        found = written.rewards
+        return Rewarded(
+            rows=tuple(row for group in order for row in groups[group]),
+            rewards=CombinedRewards(found.rewards[at], found.takes_part[at], found.divides[torch.tensor(order)]),
+            rounding=written.rounding,
+        )
 
     def _refilled(self, policy: Any, drawn: Rewarded) -> tuple[Rewarded, int]:
         """Return a step of prompts whose outcomes differ, and how many rounds it took.
@@ -297,3 +315,8 @@ class PolicyRollouts:
             "they are too hard for this policy, or it solves them all. Use other prompts, more num_generations, "
             "another reward, fewer steps, or set parts.refill to false."
         )
+
+
+def _num_tokens(siblings: Sequence[Written]) -> int:
+    """Tokens of completions of one prompt, and of the prompt once."""
+    return len(siblings[0].completion.prompt_ids) + sum(len(row.completion.completion_ids) for row in siblings)

@@ -29,7 +29,7 @@ from containers.contracts.schedule import (
 )
 from containers.critics.critic import Critic
 from containers.critics.critic_model import start_critic
-from containers.distributed.devices import compute_device, compute_dtype
+from containers.distributed.devices import compute_device
 from containers.distributed.ranks import is_first_rank, own_rank
 from containers.evidence.callback import EvidenceCallback
 from containers.evidence.looks import NamedJudge
@@ -45,11 +45,9 @@ from containers.evidence.start import (
 from containers.harness.errors import BadConfigError
 from containers.models.loading import (
     apply_lora,
-    load_causal_model,
     load_tokenizer,
     num_embedding_rows,
     position_limit,
-    require_own_tokenizer,
 )
 from containers.packing.kernel import try_kernels
 from containers.packing.logps import add_logps, causal_of
@@ -65,6 +63,7 @@ from containers.training.arguments import common_arguments
 from containers.training.checkpoints import checkpoint_step
 from containers.training.program import Training, save_causal_model
 from containers.training.records import Prepared
+from containers.training.start_model import load_start_model
 
 
 class PolicyTraining(Training[TrainPolicyConfig]):
@@ -140,12 +139,10 @@ class PolicyTraining(Training[TrainPolicyConfig]):
 
     def untrained_model(self) -> PreTrainedModel:
         """Load the start model, which is never divided."""
-        profile, start = self.context.spec.profile, self.context.input_path("start_model")
-        # Adapters train in float32 on a frozen base; a whole model trains in float32 under autocast.
-        dtype = compute_dtype(profile) if self.config.lora else torch.float32
-        model = load_causal_model(start, dtype=dtype, device=compute_device(profile), note=self.context.recorder.note)
-        require_own_tokenizer(model, self.tokenizer, folder=start)
-        return model
+        config = self.config
+        return load_start_model(
+            self.context, self.tokenizer, whole=config.lora is None, quantization=config.quantization
+        )
 
     def build_trainer(self, checkpoint: Path | None) -> PolicyTrainer:
         """Build the trainer, with packs if the model supports them."""

@@ -83,7 +83,9 @@ class PreferenceTraining(OfflineTraining[TrainDpoConfig]):
         if not self.config.method.has_reference:
             return splits
         dtype, is_whole = compute_dtype(self.context.spec.profile), self.config.lora is None
-        key = reference_key(self.context, splits, dtype=dtype, whole_model=is_whole)
+        key = reference_key(
+            self.context, splits, dtype=dtype, whole_model=is_whole, quantization=self.config.quantization
+        )
         values = read_reference(self.context.input_path("reference") / REFERENCE_FILE, key=key, num_splits=len(splits))
         found = [with_reference(split, own) for split, own in zip(splits, values, strict=True)]
         sample = found[0][:_PAIRS_AT_THE_START]

@@ -22,6 +22,7 @@ from safetensors.numpy import save_file
 from transformers import PreTrainedModel
 
 from containers.algorithms.offline_step import Example
+from containers.contracts.configs.parts.training import Quantization
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError, StageError
 from containers.harness.recorder import Recorder
@@ -131,12 +132,19 @@ def allowed_gap(logp: float, *, num_tokens: int, dtype: torch.dtype, num_layers:
 
 
 def reference_key(
-    context: StageContext, splits: Sequence[Sequence[Example]], *, dtype: torch.dtype, whole_model: bool
+    context: StageContext,
+    splits: Sequence[Sequence[Example]],
+    *,
+    dtype: torch.dtype,
+    whole_model: bool,
+    quantization: Quantization | None = None,
 ) -> str:
     """Return 64 hexadecimal digits over all that decides the values: the start model, the tokens and the precision."""
     digest = hashlib.sha256()
     model = context.input("start_model").digest
     head = {"format": _FORMAT, "model": model, "dtype": str(dtype), "whole_model": whole_model}
+    if quantization is not None:
+        head["quantization"] = quantization
     digest.update(json.dumps(head, sort_keys=True).encode())
     for split in splits:
         for example in split:

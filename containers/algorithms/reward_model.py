@@ -16,7 +16,8 @@ from trl import RewardTrainer
 from containers.distributed.ranks import highest_of_ranks
 from containers.harness.errors import StageError
 from containers.models.loading import SCORE_HEAD
-from containers.packing.scoring import packed_rows
+from containers.packing.dealing import DealtOrder, ranks_of
+from containers.packing.scoring import computed_tokens, packed_rows
 from containers.packing.trees import PackedRow, lay_out
 from containers.scoring.scorer import classifier_of
 
@@ -142,6 +143,20 @@ class PackedPairTrainer(PairTrainer):
     def __init__(self, *, pack_tokens: int, **arguments: Any) -> None:
         self._pack_tokens = pack_tokens
         super().__init__(data_collator=collate_pairs, **arguments)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        num_ranks = ranks_of(self.args)
+        if num_ranks == 1:
+            return super()._get_train_sampler(train_dataset)
+        data: Any = self.train_dataset
+        sizes = [*map(computed_tokens, zip(data["chosen_ids"], data["rejected_ids"], strict=True))]
+        return DealtOrder(
+            sizes,
+            per_step=num_ranks * self.args.per_device_train_batch_size,
+            num_ranks=num_ranks,
+            seed=self.args.data_seed,
+            epoch=lambda: int(self.state.epoch or 0),
+        )
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

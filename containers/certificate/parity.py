@@ -21,7 +21,13 @@ from containers.evals.sample_predictions import both_conversations, read_reloade
 from containers.harness.errors import BadConfigError, MissingPrerequisiteError, StageError
 from containers.models.loading import load_tokenizer
 from containers.rewards.reward_model import ModelReward, policy_scorer
-from containers.scoring.rounding import allowed_by_trial, allowed_difference, num_layers_of
+from containers.scoring.rounding import (
+    MARGIN_SHARE,
+    allowed_by_trial,
+    allowed_difference,
+    allowed_orders,
+    num_layers_of,
+)
 from containers.scoring.scorer import (
     Conversation,
     RewardScorer,
@@ -41,9 +47,6 @@ def _evaluator(batch_size: int) -> str:
 
 
 _ONE_BY_ONE = _evaluator(1)
-# Of a typical margin, and of the pairs; benchmarks/bf16_paths.md has how far models of random weights were apart.
-MARGIN_SHARE = 0.15
-ORDERS_SHARE = 0.05
 # An adapter's head is kept in float32, the merged one may have been rounded to bfloat16.
 _ROUNDED_HEAD = 2.0**-8
 
@@ -125,8 +128,7 @@ def _parity(
         num_pairs=len(margins),
         typical_margin=typical,
         margin_bound=max(2 * SCORE_TOLERANCE, MARGIN_SHARE * typical),
-        # A pair of nearly equal scores changes its order by any rounding.
-        orders_bound=max(1, int(ORDERS_SHARE * len(margins))),
+        orders_bound=allowed_orders(len(margins)),
         precision=str(precision).removeprefix("torch."),
         paths=tuple(_path(name, wanted, found) for name, found in paths.items()),
     )

@@ -88,6 +88,12 @@ class GpuProfile(Frozen):
     name: str = Field(min_length=1, description="Shown in plans, runs and reports; the name of its file")
     num_gpus: int = Field(ge=0, le=64, description="GPUs that a training stage gets; 0: CPU")
     gpu_memory_gib: Gibibytes = Field(0, ge=0, description="Memory per GPU that the profile was made for; 0 on CPU")
+    card: str | None = Field(
+        None,
+        max_length=100,
+        description="Kind of the cards, as `nvidia-smi` names them, for the speed in plans; null: this machine's "
+        "if they fit, else a usual one of that much memory",
+    )
     shm_size_gib: float = Field(1, gt=0, le=1024, description="Size of /dev/shm; Docker's own default is 64 MiB")
     host_memory_gib: Annotated[float, Field(gt=0, le=_MAX_HOST_MEMORY_GIB)] | Literal["unlimited"] | None = Field(
         None,
@@ -150,6 +156,16 @@ class GpuProfile(Frozen):
         if mistakes:
             raise ValueError(" ".join(mistakes))
         return tuple(sorted(value))
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _has_the_range_that_training_needs(cls, value: Any) -> Any:
+        if str(value).lower() in ("fp16", "float16", "half", "16", "fp8", "float8"):
+            raise ValueError(
+                f"{value}: its largest number is too small for gradients and activations of a language model, which "
+                "overflow. Use bf16 (cards from Ampere on: A100, RTX 30, L4 and newer), or float32."
+            )
+        return value
 
     @field_validator("launcher", "distribution", mode="before")
     @classmethod

@@ -31,21 +31,27 @@ SINGLE_BATCH = BatchPlan(global_batch_size=1, per_device_batch_size=1, num_proce
 
 
 def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
-    """The part of the profile that a stage uses: training all ranks, evaluation one GPU, other stages no GPU."""
+    """The part of the profile that a stage uses: training all ranks, evaluation all GPUs or one, others no GPU."""
     facts = STAGE_FACTS[stage]
     if facts.devices is Devices.ALL_RANKS:
         return profile if facts.may_divide else profile.model_copy(update={"distribution": "ddp"})
-    num_gpus = min(1, profile.num_gpus) if facts.devices is Devices.ONE_GPU else 0
-    precision = profile.precision if num_gpus else "float32"
+    num_gpus = {Devices.ONE_GPU: min(1, profile.num_gpus), Devices.ALL_GPUS: profile.num_gpus}.get(facts.devices, 0)
     return profile.model_copy(
-        update={"num_gpus": num_gpus, "num_processes": 1, "precision": precision, "distribution": "ddp"}
+        update={
+            "num_gpus": num_gpus,
+            "num_processes": 1,
+            # One program has the first; others, on which it spreads its forwards, have no rank.
+            "num_rollout_gpus": max(0, num_gpus - 1),
+            "precision": profile.precision if num_gpus else "float32",
+            "distribution": "ddp",
+        }
     )
 
 
 def config_profile(profile: GpuProfile, config: StageConfig) -> GpuProfile:
     """The part of the profile that a stage with this configuration uses; GPUs for vLLM alone have no rank."""
     found = stage_profile(profile, StageName(config.stage))
-    if isinstance(config, EvaluatePolicyConfig | EvaluateSetsConfig) and found.num_gpus:
+    if isinstance(config, EvaluateSetsConfig) and found.num_gpus:
         judging = (judge.vllm_gpus for judge in config.judges if isinstance(judge, LanguageModelJudge))
         num_gpus = min(max(judging, default=1), profile.num_gpus)
         return found.model_copy(update={"num_gpus": num_gpus, "num_rollout_gpus": max(0, num_gpus - 1)})
@@ -90,13 +96,16 @@ def stage_identity(
     Args:
         code_digest: of the stage's program (`containers.contracts.programs.Program`).
     """
-    has_numerics = STAGE_FACTS[StageName(config.stage)].devices is not Devices.NONE
+    devices = STAGE_FACTS[StageName(config.stage)].devices
+    numerics = {} if devices is Devices.NONE else profile.model_dump(mode="json", include=_NUMERICS)
+    if devices is Devices.ALL_GPUS:  # the same batches, wherever they are computed
+        numerics["num_gpus"] = min(1, profile.num_gpus)
     return {
         "config": _what_matters(config).model_dump(mode="json"),
         "seed": seed,
         "inputs": sorted([item.name, item.digest] for item in inputs if not item.name.startswith(CERTIFICATE_INPUT)),
         "code": code_digest,
-        "numerics": profile.model_dump(mode="json", include=_NUMERICS) if has_numerics else {},
+        "numerics": numerics,
         "batch": batch.model_dump(mode="json"),
     }
 

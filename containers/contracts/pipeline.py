@@ -16,6 +16,7 @@ class Devices(Enum):
 
     NONE = "the CPU: it sorts, counts and draws, the same on all hardware"
     ONE_GPU = "one GPU where the profile has GPUs"
+    ALL_GPUS = "all GPUs of the profile, over which one program spreads its forwards"
     ALL_RANKS = "all ranks of the profile"
 
 
@@ -46,14 +47,14 @@ STAGE_FACTS: Mapping[StageName, StageFacts] = {
     StageName.BUILD_BASE_MODEL: StageFacts(is_optional=True),
     StageName.TRAIN_SFT: StageFacts(Devices.ALL_RANKS, is_optional=True, may_divide=True),
     StageName.TRAIN_REWARD_MODEL: StageFacts(Devices.ALL_RANKS, may_divide=True, trains="reward_model"),
-    StageName.EVALUATE_REWARD_MODEL: StageFacts(Devices.ONE_GPU, judges="reward_model"),
+    StageName.EVALUATE_REWARD_MODEL: StageFacts(Devices.ALL_GPUS, judges="reward_model"),
     StageName.COMPUTE_REFERENCE: StageFacts(Devices.ALL_RANKS, is_optional=True),
     StageName.TRAIN_DPO: StageFacts(Devices.ALL_RANKS, is_optional=True, may_divide=True, trains="policy"),
     StageName.TRAIN_POLICY: StageFacts(Devices.ALL_RANKS, trains="policy"),
-    StageName.ANSWER_SETS: StageFacts(Devices.ONE_GPU, is_optional=True),
+    StageName.ANSWER_SETS: StageFacts(Devices.ALL_GPUS, is_optional=True),
     StageName.EVALUATE_SETS: StageFacts(Devices.ONE_GPU, is_optional=True),
-    StageName.SAMPLE_COMPLETIONS: StageFacts(Devices.ONE_GPU),
-    StageName.EVALUATE_POLICY: StageFacts(Devices.ONE_GPU, judges="policy"),
+    StageName.SAMPLE_COMPLETIONS: StageFacts(Devices.ALL_GPUS),
+    StageName.EVALUATE_POLICY: StageFacts(Devices.ALL_GPUS, judges="policy"),
     StageName.COMPARE_POLICIES: StageFacts(Devices.ONE_GPU, is_optional=True),
     StageName.WRITE_REPORT: StageFacts(),
 }

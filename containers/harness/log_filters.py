@@ -23,6 +23,12 @@ _HARMLESS = {
     "transformers.trainer": re.compile(
         r"There were missing keys in the checkpoint model loaded: \['lm_head\.weight'\]\.\Z"
     ),
+    # An optional faster product of quantized layers on a CPU, which only inference would use.
+    "bitsandbytes.backends.cpu.ops": re.compile(r"Failed to load CPU gemm_4bit_forward from kernels-community"),
+    # What int8 layers are: they round their inputs. Said by every layer in every forward.
+    "bitsandbytes.autograd._functions": re.compile(
+        r"MatMul8bitLt: inputs will be cast from \S+ to float16 during quantization\Z"
+    ),
     # The first plot on a machine looks for its fonts.
     "matplotlib.font_manager": re.compile(r"generated new fontManager\Z"),
 }

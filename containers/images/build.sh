@@ -2,11 +2,13 @@
 # Builds the stage image from a temporary build context.
 #
 #   containers/images/build.sh [--tag rlhf-stage:gpu] [--base IMAGE] [--wheels DIR] [--ca-bundle FILE] [--with PACKAGE]…
+#     [--elsewhere]
 #
 #   --tag        name of the image; the project uses rlhf-stage:gpu and rlhf-stage:cpu
 #   --base       image to build on; default: the one in the Dockerfile (official PyTorch with CUDA)
 #   --wheels     folder of wheels that pip may take instead of downloading (default: $PIP_FIND_LINKS, if that is a folder)
 #   --ca-bundle  certificates that pip trusts, for hosts behind an inspecting proxy (default: $PIP_CERT, if set)
+#   --elsewhere  the image is for another machine, so its CUDA is not held against this machine's driver
 #   --with       a package beyond those of every stage, as pip takes it: vllm==0.29.0 for rollout_engine: vllm
 #
 # PYTHON names a Python that has pydantic (default: python3); with it the image is labelled with its sources' digest.
@@ -19,6 +21,7 @@ base=
 wheels=
 ca_bundle=${PIP_CERT:-}
 extras=()
+elsewhere=
 if [ -d "${PIP_FIND_LINKS:-}" ]; then wheels=$PIP_FIND_LINKS; fi
 
 while [ $# -gt 0 ]; do
@@ -28,7 +31,8 @@ while [ $# -gt 0 ]; do
     --wheels) wheels=$2; shift 2 ;;
     --ca-bundle) ca_bundle=$2; shift 2 ;;
     --with) extras+=("$2"); shift 2 ;;
-    *) echo "build.sh: unknown option $1. Known: --tag, --base, --wheels, --ca-bundle, --with." >&2; exit 2 ;;
+    --elsewhere) elsewhere=yes; shift ;;
+    *) echo "build.sh: unknown option $1. Known: --tag, --base, --wheels, --ca-bundle, --with, --elsewhere." >&2; exit 2 ;;
   esac
 done
 
@@ -43,6 +47,14 @@ if [ -n "$wheels" ] && [ ! -d "$wheels" ]; then
 fi
 if [ -n "$ca_bundle" ] && [ ! -r "$ca_bundle" ]; then
   echo "build.sh: --ca-bundle $ca_bundle cannot be read." >&2; exit 2
+fi
+
+# Before gigabytes are downloaded: does this machine's driver run the CUDA of the base?
+if [ -z "$elsewhere" ]; then
+  asked=${base:-$(sed -n 's/^ARG BASE_IMAGE=//p' "$project/containers/images/Dockerfile")}
+  (cd "$project" && "${PYTHON:-python3}" -m containers.launch.gpus.drivers "$asked" "${extras[@]}") || {
+    echo "build.sh: nothing was downloaded. --elsewhere builds the image for another machine." >&2; exit 1
+  }
 fi
 
 context=$(mktemp -d)
@@ -76,5 +88,11 @@ done
 # The digest of the sources inside, so that `rlhf check` can say that the image is older than the orchestrator.
 digest=$(cd "$context/rlhf" && "${PYTHON:-python3}" -c 'from containers.contracts.programs import Sources
 print(Sources().digest)' 2>/dev/null) || digest=unknown
-docker build --tag "$tag" --label "rlhf.stages_digest=$digest" --label "rlhf.extras=${extras[*]}" "${arguments[@]}" "$context"
+labels=(--label "rlhf.stages_digest=$digest" --label "rlhf.extras=${extras[*]}")
+docker build --tag "$tag" "${labels[@]}" "${arguments[@]}" "$context"
+# Only the finished image knows its torch, so a second build, from the cache, adds the label. torch is not imported.
+cuda=$(docker run --rm --network none "$tag" python -c 'import importlib.util, pathlib, runpy
+torch = pathlib.Path(importlib.util.find_spec("torch").origin).parent
+print(runpy.run_path(str(torch / "version.py"))["cuda"] or "none")')
+docker build --quiet --tag "$tag" "${labels[@]}" --label "rlhf.cuda=$cuda" "${arguments[@]}" "$context" >/dev/null
 docker image inspect --format 'Built {{index .RepoTags 0}}: {{.Id}}, {{.Size}} bytes.' "$tag"

@@ -118,7 +118,8 @@ def docker_arguments(
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "read_only": True,
-        "tmpfs": {"/tmp": f"size={_TMP_SIZE},mode=1777"},  # noqa: S108 - a private tmpfs
+        # exec: a library that compiles what it loads must be able to load it from there; Docker's default forbids it.
+        "tmpfs": {"/tmp": f"size={_TMP_SIZE},mode=1777,exec"},  # noqa: S108 - a private tmpfs
         "pids_limit": _PIDS_LIMIT,
         "shm_size": int(profile.shm_size_gib * GIB),
         "ulimits": [

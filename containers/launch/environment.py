@@ -51,6 +51,9 @@ def folder_environment(work: str) -> dict[str, str]:
         "TRITON_CACHE_DIR": f"{cache}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
         "MPLCONFIGDIR": f"{cache}/matplotlib",
+        "CUDA_CACHE_PATH": f"{cache}/cuda",
+        "FLASHINFER_WORKSPACE_BASE": cache,
+        "VLLM_CACHE_ROOT": f"{cache}/vllm",
         # The dump after a collective time-out goes where it survives the container.
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{work}/nccl_trace_rank_",
     }

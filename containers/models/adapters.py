@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.names import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, BASE_FOLDER
 from containers.formatting import one_line
-from containers.harness.errors import MissingPrerequisiteError
+from containers.harness.errors import BadConfigError, MissingPrerequisiteError
 from containers.models.score_token import give_embedding_row
 from containers.models.weights import SCORE_HEAD, first_of, load_weights, require_trunk
 
@@ -113,7 +113,7 @@ TaskType = Literal["CAUSAL_LM", "SEQ_CLS"]
 def peft_config(
     settings: LoraSettings | None, *, task_type: TaskType, score_token_id: int | None = None
 ) -> LoraConfig | None:
-    """Return LoRA on all linear layers; None if the whole model is trained.
+    """Return LoRA on the configured linear layers; None if the whole model is trained.
 
     With task type SEQ_CLS the score head is trained in full and saved with the adapter. Without the task type or
     `modules_to_save` the head is lost, and reloaded scores change.
@@ -126,8 +126,10 @@ def peft_config(
     return LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,
-        lora_dropout=0.0,
-        target_modules="all-linear",
+        lora_dropout=settings.dropout,
+        use_rslora=settings.use_rslora,
+        target_modules=list(settings.targets) or "all-linear",
+        exclude_modules=list(settings.exclude) or None,
         task_type=task_type,
         modules_to_save=[SCORE_HEAD] if task_type == "SEQ_CLS" else None,
         trainable_token_indices=None if score_token_id is None else [score_token_id],
@@ -137,9 +139,40 @@ def peft_config(
 def apply_lora(
     model: PreTrainedModel, settings: LoraSettings | None, *, task_type: TaskType, score_token_id: int | None = None
 ) -> PreTrainedModel | PeftModel:
-    """Return the model with adapters that train in float32; the model itself if `settings` is None."""
+    """Return the model with adapters that train in float32; the model itself if `settings` is None.
+
+    Raises:
+        BadConfigError: a named layer is none of the model's linear layers, or none is left.
+    """
+    if settings is not None:
+        _demand_layers(model, settings)
     config = peft_config(settings, task_type=task_type, score_token_id=score_token_id)
     return model if config is None else trained_in_float32(get_peft_model(model, config))
+
+
+def _demand_layers(model: PreTrainedModel, settings: LoraSettings) -> None:
+    """Refuse names that PEFT would ignore, or that it would refuse with a list of its own."""
+    head = model.get_output_embeddings()
+    linear = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not head and name != SCORE_HEAD
+    ]
+    ends = sorted({name.rsplit(".", 1)[-1] for name in linear})
+    for key, names in (("targets", settings.targets), ("exclude", settings.exclude)):
+        unknown = [name for name in names if not any(_ends_with(layer, name) for layer in linear)]
+        if unknown:
+            raise BadConfigError(
+                f"lora.{key} names {', '.join(unknown)}: {type(model).__name__} has no such linear layer. It has "
+                f"{', '.join(ends)}."
+            )
+    aimed = [name for name in linear if not settings.targets or any(_ends_with(name, end) for end in settings.targets)]
+    if all(any(_ends_with(name, end) for end in settings.exclude) for name in aimed):
+        raise BadConfigError("lora.exclude leaves no layer that would get an adapter. Name fewer.")
+
+
+def _ends_with(layer: str, name: str) -> bool:
+    return layer == name or layer.endswith(f".{name}")
 
 
 def freeze_all_but_head(model: PreTrainedModel, *, score_token_id: int | None = None) -> PeftModel:

@@ -17,6 +17,7 @@ from transformers import (
     set_seed,
 )
 
+from containers.contracts.configs.parts.training import Quantization
 from containers.contracts.names import MERGED_FOLDER
 from containers.formatting import one_line
 from containers.harness.errors import DivergedError, MissingPrerequisiteError
@@ -24,6 +25,7 @@ from containers.models.adapters import apply_lora as apply_lora
 from containers.models.adapters import freeze_all_but_head as freeze_all_but_head
 from containers.models.adapters import is_adapted_model, load_adapted_model
 from containers.models.adapters import peft_config as peft_config
+from containers.models.quantized import is_quantized, loading_arguments, make_plain, num_values, ready_to_train
 from containers.models.score_token import give_embedding_row
 from containers.models.tokenizer_loading import load_tokenizer as load_tokenizer
 from containers.models.tokenizer_loading import num_embedding_rows as num_embedding_rows
@@ -40,18 +42,25 @@ _WITHOUT_END = 2**31 - 1
 
 
 def load_causal_model(
-    folder: Path, *, dtype: torch.dtype, device: torch.device | str, note: Callable[[str], None] = logger.warning
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    note: Callable[[str], None] = logger.warning,
+    quantization: Quantization | None = None,
 ) -> PreTrainedModel:
     """Load a language model with all its weights from the folder, finite, in evaluation mode.
 
     Args:
         note: called with a text if the generation config had to be corrected so that it can be saved again.
+        quantization: of the linear layers but the head.
 
     Raises:
         MissingPrerequisiteError: the folder holds no such model, is damaged, or lacks weights.
         DivergedError: a weight is NaN or infinite.
     """
-    model, missing = load_weights(AutoModelForCausalLM, folder, dtype=dtype)
+    quantized = loading_arguments(quantization, dtype=dtype, device=device)
+    model, missing = load_weights(AutoModelForCausalLM, folder, dtype=dtype, **quantized)
     if missing:
         raise MissingPrerequisiteError(f"{folder} lacks weights of its architecture: {first_of(missing)}.")
     if mended := mend_generation_config(model):
@@ -107,10 +116,12 @@ def load_new_reward_model(
     dtype: torch.dtype,
     device: torch.device | str,
     score_token_id: int | None = None,
+    quantization: Quantization | None = None,
 ) -> PreTrainedModel:
     """Load a language model's trunk as a reward model, with a new score head made from `seed`.
 
     Args:
+        quantization: of the trunk's linear layers.
         score_token_id: the token at whose position the score is read; it gets an embedding row. None: no such token.
 
     Raises:
@@ -118,7 +129,8 @@ def load_new_reward_model(
         DivergedError: a weight is NaN or infinite.
     """
     set_seed(seed)
-    model, missing = load_weights(AutoModelForSequenceClassification, folder, dtype=dtype, num_labels=1)
+    quantized = loading_arguments(quantization, dtype=dtype, device=device)
+    model, missing = load_weights(AutoModelForSequenceClassification, folder, dtype=dtype, num_labels=1, **quantized)
     require_trunk(missing, folder=folder)
     model.config.get_text_config().pad_token_id = pad_token_id
     if score_token_id is not None:
@@ -150,8 +162,10 @@ def save_merged(
 ) -> PreTrainedModel:
     """Write a plain model folder (safetensors, config, tokenizer, chat template) and return the written model.
 
-    Adapters are merged into the weights of `model` in place; do not use it afterwards.
+    Adapters are merged into the weights of `model` in place, which are dequantized before; do not use it afterwards.
     """
+    if is_quantized(model):
+        make_plain(model)
     merged = model.merge_and_unload() if isinstance(model, PeftModel) else model
     # One type for all weights: the score head and others that were trained in float32 get the first weight's type.
     merged = merged.to(merged.dtype)
@@ -164,8 +178,8 @@ def save_merged(
 
 
 def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
-    """Trainable and total number of parameters; shared ones count once."""
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    """Trainable and total number of parameters; shared ones count once, and packed ones as what they stand for."""
+    sizes = [(num_values(parameter), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes)
 
 
@@ -182,15 +196,24 @@ def position_limit(model: torch.nn.Module) -> int:
 
 
 def check_finite(model: torch.nn.Module, *, name: str) -> None:
-    """Raise DivergedError if a weight of the model is NaN or infinite; names the weight."""
+    """Raise DivergedError if a weight of the model is NaN or infinite; names the weight.
+
+    Of a quantized one, its scales tell.
+    """
     for parameter_name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
+        weights = getattr(parameter, "quant_state", None)
+        values = parameter if weights is None else weights.absmax
+        if not torch.isfinite(values).all():
             raise DivergedError(f"{name}: the weight {parameter_name} is not finite. The model cannot be used.")
 
 
 def _ready(model: PreTrainedModel, folder: Path, *, device: torch.device | str) -> PreTrainedModel:
     # Move to the device first: on one core the check took 56 s for 8B weights (2^28 zeros in bfloat16, 1.8 s).
-    model = model.to(device).eval()
+    if is_quantized(model):  # it was loaded there
+        ready_to_train(model)
+    else:
+        model = model.to(device)
+    model = model.eval()
     check_finite(model, name=str(folder))
     return model
 

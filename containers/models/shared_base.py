@@ -16,6 +16,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from containers.contracts.digests import DamagedArtifactError, read_manifest
 from containers.contracts.names import ADAPTER_FOLDER
 from containers.models.adapters import is_adapted_model, put_adapter_on
+from containers.models.quantized import marked_like, quantized_parts
 from containers.models.weights import SCORE_HEAD
 
 
@@ -41,7 +42,8 @@ def adapter_on(artifact: Path, base_digest: str) -> Path | None:
 def sharing_classifier(base: PreTrainedModel) -> PreTrainedModel:
     """Return a sequence classifier whose trunk has the weights of `base`, the same tensors, and a head of zeros."""
     trunk: Any = base.base_model
-    memo: dict[int, Any] = {id(weight): weight for weight in trunk.parameters()}
+    kept = (*trunk.parameters(), *quantized_parts(trunk))
+    memo: dict[int, Any] = {id(part): part for part in kept}
     own = copy.deepcopy(trunk, memo)
     own.config.num_labels = 1
     with torch.device("meta"):
@@ -52,8 +54,7 @@ def sharing_classifier(base: PreTrainedModel) -> PreTrainedModel:
     head = nn.Linear(width, 1, bias=False, device=base.device, dtype=torch.float32)
     nn.init.zeros_(head.weight)
     setattr(shell, SCORE_HEAD, head)
-    found: PreTrainedModel = shell.requires_grad_(False)
-    return found
+    return marked_like(shell.requires_grad_(False), base)
 
 
 def adapted_classifier(base: PreTrainedModel, adapter: Path, *, learns: bool = False) -> PeftModel:

@@ -14,21 +14,23 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from containers.contracts.certificate import Certificate, ScoreStatistics
+from containers.contracts.certificate import ScoreStatistics
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.parts.rewards import RewardModelTerm
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_INPUT
+from containers.contracts.names import CERTIFICATE_INPUT
 from containers.distributed.devices import compute_device, compute_dtype
+from containers.distributed.spread import Spread
 from containers.evals.score_statistics import normalisation_of, normalised
 from containers.harness.context import StageContext
-from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import load_reward_model, load_tokenizer, position_limit, reward_model_folder
 from containers.models.shared_base import adapted_classifier, adapter_on
 from containers.rewards.base import Answered, Reward, Rewarding, SeveralRewards, StateReward, Value
+from containers.rewards.certified import require_certificate
 from containers.rollouts.prompt_templates import note_reward_model_template
 from containers.rollouts.prompts import PolicyPrompts, check_lengths
-from containers.scoring.scorer import RewardScorer, classifier_of, score_head_sha256
+from containers.scoring.on_base import hold_on_base
+from containers.scoring.scorer import RewardScorer, classifier_of, classifiers_on_further_gpus, score_head_sha256
 
 _REWARD_MODEL_USED_FILE = "reward_model_used.json"
 
@@ -91,11 +93,16 @@ class ModelReward(StateReward):
     def record(self, context: StageContext) -> None:
         """Record which reward model this is; the report compares it with the evaluated one."""
         item = context.input(self._role)
-        head = score_head_sha256(self._scorer.model)
+        # Of the exported model, which the certificate is about.
+        head = score_head_sha256(reward_model_folder(context.input_path(self._role)))
         context.recorder.note(f"Rewards come from {item.origin or item.digest}; its score head is sha256:{head[:16]}…")
         if self._role == "reward_model":
             text = json.dumps({"digest": item.digest, "score_head_sha256": head}, indent=2)
             (context.output / _REWARD_MODEL_USED_FILE).write_text(text, encoding="utf-8")
+
+    def close(self) -> None:
+        """End the scorer's programs on further GPUs."""
+        self._scorer.close()
 
 
 class AdapterReward(ModelReward):
@@ -120,6 +127,9 @@ class AdapterReward(ModelReward):
     def on_base(self, base: PreTrainedModel) -> None:
         """Put the adapter on `base`."""
         self._scorer = self._make(base)
+
+    def close(self) -> None:
+        """Nothing to end."""
 
 
 def _whole(one: Answered) -> list[Mapping[str, str]]:
@@ -161,6 +171,11 @@ class SeveralModels(SeveralRewards):
                 found = found - self._spread_weight * scores.std(dim=0)
         return [float(value) for value in found]
 
+    def close(self) -> None:
+        """End what the members started."""
+        for member in self.members:
+            member.close()
+
     def on_base(self, base: PreTrainedModel) -> None:
         """Give the base to each member."""
         for member in self.members:
@@ -201,13 +216,13 @@ def start(context: StageContext, config: Rewarding, term: RewardModelTerm) -> Re
 
 
 def _member(context: StageContext, config: Rewarding, term: RewardModelTerm, *, ending: str) -> ModelReward:
-    """Return one reward model. The run's own is the very model of the certificate; others may share the start model."""
+    """Return one reward model: an adapter on the policy's start model if it was trained from that, else a whole one."""
     role = f"reward_model{ending}"
     if isinstance(config, EvaluatePolicyConfig):
         scorer = load_scorer(context, batch_size=config.batch_size, role=role)
     else:
         require_certificate(context, role=role, certificate=f"{CERTIFICATE_INPUT}{ending}")
-        if ending and config.lora is not None:
+        if config.lora is not None:
             adapter = adapter_on(context.input_path(role), context.input("start_model").digest)
             if adapter is not None:
                 context.recorder.note(
@@ -235,6 +250,8 @@ def _scorer_on_base(
         batch_tokens=config.score_batch_tokens,
     )
     check_lengths(config, max_positions=found.max_length, name="reward model")
+    held = config.quantization or str(compute_dtype(context.spec.profile)).removeprefix("torch.")
+    context.recorder.note(hold_on_base(context.input_path(role), found, base=held))
     return found
 
 
@@ -267,7 +284,9 @@ def load_scorer(context: StageContext, *, batch_size: int, role: str = "reward_m
     tokenizer = load_tokenizer(folder, origin=context.input(role).origin)
     config = context.spec.config
     batch_tokens = config.score_batch_tokens if isinstance(config, TrainPolicyConfig | EvaluatePolicyConfig) else None
-    return policy_scorer(model, tokenizer, batch_size=batch_size, batch_tokens=batch_tokens)
+    evaluates = isinstance(config, EvaluatePolicyConfig)
+    spread = classifiers_on_further_gpus(folder, dtype=model.dtype) if evaluates else None
+    return policy_scorer(model, tokenizer, batch_size=batch_size, batch_tokens=batch_tokens, spread=spread)
 
 
 def policy_scorer(
@@ -276,6 +295,7 @@ def policy_scorer(
     *,
     batch_size: int,
     batch_tokens: int | None = None,
+    spread: Spread[PreTrainedModel] | None = None,
 ) -> RewardScorer:
     """Return the scorer of the policy stages; its maximum length is the reward model's positions."""
     return RewardScorer(
@@ -284,42 +304,5 @@ def policy_scorer(
         max_length=position_limit(classifier_of(model)),
         batch_size=batch_size,
         batch_tokens=batch_tokens,
+        spread=spread,
     )
-
-
-def require_certificate(
-    context: StageContext, *, role: str = "reward_model", certificate: str = CERTIFICATE_INPUT
-) -> Certificate:
-    """Return the certificate of a reward model of the stage.
-
-    The orchestrator has already checked that its gate opened or was waived; of a further reward model also that the
-    certificate is about these weights.
-
-    Args:
-        role: the stage's input with the model.
-        certificate: the stage's input with the certificate.
-
-    Raises:
-        MissingPrerequisiteError: the certificate is missing, unreadable, or that of another model or score head.
-    """
-    path = context.input_path(certificate) / CERTIFICATE_FILE
-    try:
-        found = Certificate.model_validate_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise MissingPrerequisiteError(
-            f"The certificate of the reward model, {path}, cannot be read: {error}. Run evaluate_reward_model again."
-        ) from error
-    item, model = context.input(role), found.model
-    if role == "reward_model" and model.digest != item.digest:
-        raise MissingPrerequisiteError(
-            f"The certificate is that of another reward model ({model.origin or model.digest}) than the one given "
-            f"({item.origin or item.digest}). Run evaluate_reward_model on the model that gives the policy's rewards."
-        )
-    head = score_head_sha256(reward_model_folder(context.input_path(role)))
-    if model.score_head_sha256 != head:
-        raise MissingPrerequisiteError(
-            f"The reward model's score head is sha256:{head[:16]}…, the certificate is about "
-            f"sha256:{model.score_head_sha256[:16]}…: the model was changed after it was judged. Run "
-            f"evaluate_reward_model again."
-        )
-    return found

@@ -3,17 +3,22 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
+from containers.distributed.spread import Spread
 from containers.harness.errors import DivergedError
+from containers.models.loading import load_causal_model, load_tokenizer
 from containers.models.trial import evaluating
 from containers.scoring.batches import length_batches
 
 OnBatch: TypeAlias = Callable[[int], None]
+# A language model and its tokenizer.
+Writer: TypeAlias = tuple[Any, Any]
 # Error texts of sampling from logits that are not finite, on a CPU and on a GPU.
 _SAMPLING_ERRORS = ("probability tensor contains", "device-side assert")
 
@@ -70,6 +75,7 @@ def generate_completions(
     batch_size: int,
     seed: int,
     on_batch: OnBatch | None = None,
+    spread: Spread[Writer] | None = None,
 ) -> list[Completion]:
     """Generate one completion per prompt, in the order of the prompts.
 
@@ -83,28 +89,85 @@ def generate_completions(
         temperature: 0 is greedy.
         batch_size: prompts per forward.
         on_batch: called with the number of completions so far.
+        spread: programs on further GPUs with the same model, by `load_writer`.
     """
+    places = list(length_batches([len(ids) for ids in prompts], max_items=batch_size))
+    batches = [
+        _Asked([list(prompts[place]) for place in own], max_new_tokens, temperature, seed=seed + number)
+        for number, own in enumerate(places)
+    ]
+    sizes = [sum(map(len, batch.prompts)) + len(batch.prompts) * max_new_tokens for batch in batches]
+    written = _of_batches((model, tokenizer), _write, batches, places, sizes=sizes, spread=spread, on_batch=on_batch)
+    return [written[place] for place in range(len(prompts))]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A batch of prompts, with how it is answered."""
+
+    prompts: list[list[int]]
+    max_new_tokens: int
+    temperature: float
+    seed: int
+
+
+def load_writer(folder: Path, dtype: torch.dtype, device: torch.device | str) -> Writer:
+    """Load a saved language model with its tokenizer, as a program on a further GPU has it."""
+    return load_causal_model(folder, dtype=dtype, device=device), load_tokenizer(folder)
+
+
+def _of_batches(
+    writer: Writer,
+    work: Callable[[Writer, list[Any]], list[Any]],
+    batches: Sequence[Any],
+    places: Sequence[Sequence[int]],
+    *,
+    sizes: Sequence[int],
+    spread: Spread[Writer] | None,
+    on_batch: OnBatch | None,
+) -> dict[int, Any]:
+    """Return what each batch gives, by the places of its members."""
+    found: dict[int, Any] = {}
+    if spread is not None:
+        counts = sum(map(len, places)) / max(len(places), 1)
+        told = on_batch or (lambda count: None)
+        answers = spread.map(writer, work, batches, sizes=sizes, on_done=lambda done: told(round(done * counts)))
+        for own, values in zip(places, answers, strict=True):
+            found.update(zip(own, values, strict=True))
+        return found
+    for own, batch in zip(places, batches, strict=True):
+        found.update(zip(own, work(writer, [batch])[0], strict=True))
+        if on_batch is not None:
+            on_batch(len(found))
+    return found
+
+
+def _write(writer: Writer, batches: Sequence[_Asked]) -> list[list[Completion]]:
+    """Return the completions of each batch."""
+    model, tokenizer = writer
     end_ids, pad_id = turn_end_ids(model, tokenizer), int(tokenizer.pad_token_id)
-    sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
-    settings = GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        eos_token_id=list(end_ids),
-        pad_token_id=pad_id,
-        do_sample=temperature > 0,
-        **sampling,
-    )
-    completions: dict[int, Completion] = {}
-    devices = [model.device] if model.device.type == "cuda" else []
-    with evaluating(model), torch.random.fork_rng(devices=devices), whole_distribution(model):
-        for number, indices in enumerate(length_batches([len(ids) for ids in prompts], max_items=batch_size)):
-            torch.manual_seed(seed + number)
-            input_ids, mask = padded_rows([prompts[i] for i in indices], pad_id, side="left", device=model.device)
+    devices, found = ([model.device] if model.device.type == "cuda" else []), []
+    for batch in batches:
+        sampling = {"temperature": batch.temperature, "top_k": 0, "top_p": 1.0} if batch.temperature else {}
+        settings = GenerationConfig(
+            max_new_tokens=batch.max_new_tokens,
+            eos_token_id=list(end_ids),
+            pad_token_id=pad_id,
+            do_sample=batch.temperature > 0,
+            **sampling,
+        )
+        with evaluating(model), torch.random.fork_rng(devices=devices), whole_distribution(model):
+            torch.manual_seed(batch.seed)
+            input_ids, mask = padded_rows(batch.prompts, pad_id, side="left", device=model.device)
             sequences = model.generate(input_ids=input_ids, attention_mask=mask, generation_config=settings)
-            for index, tail in zip(indices, sequences[:, input_ids.shape[1] :].tolist(), strict=True):
-                completions[index] = _completion(prompts[index], tail, tokenizer, end_ids=end_ids)
-            if on_batch is not None:
-                on_batch(len(completions))
-    return [completions[index] for index in range(len(prompts))]
+        tails = sequences[:, input_ids.shape[1] :].tolist()
+        found.append(
+            [
+                _completion(prompt, tail, tokenizer, end_ids=end_ids)
+                for prompt, tail in zip(batch.prompts, tails, strict=True)
+            ]
+        )
+    return found
 
 
 def sampled_completions(
@@ -150,6 +213,7 @@ def completion_logprobs(
     batch_size: int,
     temperature: float = 1.0,
     on_batch: OnBatch | None = None,
+    spread: Spread[Writer] | None = None,
 ) -> list[float]:
     """Return the log-probability (nats) of each whole completion given its prompt, including the ending token.
 
@@ -157,18 +221,23 @@ def completion_logprobs(
         pad_id: pads a batch; its positions are masked and do not count.
         temperature: above 0; divides the logits, so that the probabilities are those used for sampling.
         on_batch: called with the number of completions so far.
+        spread: programs on further GPUs with the same model, by `load_writer`.
 
     Example: two tokens of probability 0.5 and 0.25 give ln 0.125 = -2.079.
     """
-    totals: dict[int, float] = {}
     lengths = [len(item.prompt_ids) + len(item.completion_ids) for item in completions]
+    places = list(length_batches(lengths, max_items=batch_size))
+    batches = [([completions[place] for place in own], pad_id, temperature) for own in places]
+    sizes = [sum(lengths[place] for place in own) for own in places]
+    found = _of_batches((model, None), _read, batches, places, sizes=sizes, spread=spread, on_batch=on_batch)
+    return [found[place] for place in range(len(completions))]
+
+
+def _read(writer: Writer, batches: Sequence[tuple[list[Completion], int, float]]) -> list[list[float]]:
+    """Return the log-probabilities of the completions of each batch."""
+    model = writer[0]
     with evaluating(model):
-        for indices in length_batches(lengths, max_items=batch_size):
-            batch = [completions[i] for i in indices]
-            totals |= zip(indices, _batch_logprobs(model, batch, pad_id, temperature), strict=True)
-            if on_batch is not None:
-                on_batch(len(totals))
-    return [totals[index] for index in range(len(completions))]
+        return [_batch_logprobs(model, batch, pad_id, temperature) for batch, pad_id, temperature in batches]
 
 
 def _batch_logprobs(model: Any, batch: Sequence[Completion], pad_id: int, temperature: float) -> list[float]:

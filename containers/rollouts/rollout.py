@@ -18,6 +18,7 @@ from torch import Tensor
 
 from containers.contracts.schedule import Minibatches
 from containers.distributed.ranks import of_all_ranks
+from containers.packing.dealing import dealt
 
 ROLLOUT_FILE = "rollout.safetensors"
 # What a step finds out about each row: a tensor of one number for each token, or of a single one.
@@ -138,8 +139,14 @@ class Rollout:
             return self.batch
         rows = minibatch_rows(self.minibatches, number, num_groups=len(self.batch.divides), seed=self.seed)
         siblings = len(self.batch.rewards) // len(self.batch.divides)
-        of_groups = [group * siblings + place for group in rows for place in range(siblings)]
+        tokens = [self._num_tokens(group, siblings) for group in rows]
+        order = dealt(tokens, num_ranks=self.num_ranks) or range(len(rows))
+        of_groups = [rows[group] * siblings + place for group in order for place in range(siblings)]
         return self.batch.part(of_groups, rank=self.rank, num_ranks=self.num_ranks)
+
+    def _num_tokens(self, group: int, siblings: int) -> int:
+        first = group * siblings
+        return len(self.batch.prompts[first]) + int(self.batch.lengths[first : first + siblings].sum())
 
     def give_up(self) -> None:
         """Use it for no further update: the policy that wrote it is gone."""

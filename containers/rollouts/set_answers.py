@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from containers.contracts.configs.answer_sets import AnswerSetsConfig, StandardSet
+from containers.distributed.spread import Spread
 from containers.evals.sets.base import SetItem
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import position_limit
 from containers.models.token_batches import prompt_token_ids
-from containers.rollouts.generate import Completion, generate_completions
+from containers.rollouts.generate import Completion, Writer, generate_completions
 
 _END_OF_THOUGHT, _THOUGHT = "</think>", "<think>"
 _SCHEMA = pa.schema(
@@ -82,12 +83,14 @@ def answers_of(
     name: str,
     seed: int,
     on_batch: Callable[[int], None],
+    spread: Spread[Writer] | None = None,
 ) -> list[SetAnswer]:
     """Return the model's answers to every item, in order; of each as many as are configured.
 
     Args:
         name: of the model in the file.
         on_batch: called with the number of answers so far, of all turns.
+        spread: programs on further GPUs with the same model.
     """
     longest = task.max_completion_length or config.max_completion_length
     limit = min(config.max_prompt_length, max(1, position_limit(model) - longest))
@@ -119,6 +122,7 @@ def answers_of(
             batch_size=config.batch_size,
             seed=seed + turn,
             on_batch=lambda count, before=done: on_batch(before + count),  # type: ignore[misc]
+            spread=spread,
         )
         done += len(written)
         for place, completion in zip(fitting, written, strict=True):

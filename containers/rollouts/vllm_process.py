@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
 # torchrun's variables for a rank; with them, vLLM's processes would act as that rank.
@@ -20,6 +19,9 @@ _VARIABLES = {
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # FlashInfer's sampler is compiled when the engine starts, with nvcc, which a runtime image lacks; vLLM 0.29 then
+    # ends. Requests with a seed, as ours, never use it.
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
 }
 # Memory settings of this process. vLLM cannot share buffers in expandable segments with other GPUs (vllm issue 42609),
 # and it decides its own memory.
@@ -99,7 +101,6 @@ def apart_from_ranks(gpus: str, *, cache_gib: int) -> Iterator[None]:
             if name.startswith(_RANK_VARIABLES) or name in _ALLOCATOR_VARIABLES:
                 del os.environ[name]
         os.environ.update(changed)
-        os.environ.setdefault("VLLM_CACHE_ROOT", str(Path(before.get("XDG_CACHE_HOME", "/tmp")) / "vllm"))  # noqa: S108
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)

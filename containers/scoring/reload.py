@@ -14,12 +14,18 @@ from containers.contracts.configs.train_reward_model import TrainRewardModelConf
 from containers.contracts.names import ADAPTER_FOLDER, MERGED_FOLDER
 from containers.data.pairs import Row, both_sides
 from containers.distributed.devices import compute_device, compute_dtype
-from containers.evals.sample_predictions import NUM_RELOAD_PAIRS, write_reloaded_scores
+from containers.evals.sample_predictions import (
+    NUM_RELOAD_PAIRS,
+    sample_predictions,
+    write_reloaded_scores,
+    write_sample_predictions,
+)
 from containers.evals.score_statistics import write_score_statistics
 from containers.harness.context import StageContext
 from containers.harness.errors import StageError
 from containers.models.loading import load_new_reward_model, save_adapter, save_merged
 from containers.models.score_token import SCORE_TOKEN
+from containers.scoring.margin_gap import MarginGap
 from containers.scoring.rounding import allowed_by_trial, allowed_difference, num_layers_of
 from containers.scoring.scorer import RewardScorer
 
@@ -65,13 +71,32 @@ def save_and_reload(
         bound = allowed_difference(dtype, wanted, num_layers=num_layers, is_rounded=folder == merged)
         if differences[-1] > bound and folder == merged and dtype != torch.float32:
             bound = max(bound, allowed_by_trial(scorer.model, partial(scorer.score, conversations)))
-        if differences[-1] > bound:
+        if config.quantization == "int8" and folder == merged:
+            _demand_like_margins(wanted, found)
+        elif differences[-1] > bound:
             raise StageError(
                 f"{folder.name}/, loaded from disk, gives scores up to {differences[-1]:.3g} away from the trained "
                 f"model's; at most {bound:.3g} is allowed. The saved model is not the trained one."
             )
+    if config.quantization == "int8":
+        del reloaded[ADAPTER_FOLDER]  # on layers that round their inputs, it is no copy of the exported model
     write_reloaded_scores(context.output, reloaded)
+    if config.quantization is not None:
+        # The certificate is of the exported model, so that is what its scores are compared with.
+        exported = reloaded[MERGED_FOLDER]
+        pairs = list(zip(exported[::2], exported[1::2], strict=True))
+        write_sample_predictions(context.output, sample_predictions(rows, pairs, limit=len(pairs)))
     return max(differences)
+
+
+def _demand_like_margins(wanted: Sequence[float], found: Sequence[float]) -> None:
+    """Compare a plain copy with a model of int8 layers, which round their inputs too: more than rounding of a type."""
+    gap = MarginGap.of(wanted, found)
+    if not gap.is_allowed:
+        raise StageError(
+            f"The exported model is not what int8 layers trained: {gap}. Train longer, so that scores spread, or use "
+            "train_reward_model.quantization: nf4."
+        )
 
 
 def _reloaded(
@@ -92,6 +117,7 @@ def _reloaded(
         seed=context.spec.seed + 1,
         dtype=dtype,
         device=device,
+        quantization=config.quantization,
     )
     adapted = PeftModel.from_pretrained(base, folder)
     return RewardScorer(adapted, tokenizer, max_length=config.max_length, batch_size=batch_size)

@@ -9,6 +9,10 @@ from transformers import PreTrainedModel
 
 from containers.models.weights import SCORE_HEAD
 
+# What scores on another code path may change: of a typical margin, and of the orders of pairs. benchmarks/bf16_paths.md
+# has how far models of random weights were apart.
+MARGIN_SHARE = 0.15
+ORDERS_SHARE = 0.05
 # Of the weights of a layer, how many a trial moves by their last bit: together as far as rounding all of them does, or
 # a little farther. The share of the root mean square: √(1/8) of a bit, and √(1/12).
 _MOVED = 1 / 8
@@ -38,6 +42,11 @@ def allowed_difference(
         return 1e-4
     largest = max(1.0, max((abs(score) for score in scores), default=0.0))
     return largest * (2 if is_rounded else 1) * max(2e-2, 4 * 2**-9 * math.sqrt(2 * num_layers))
+
+
+def allowed_orders(num_pairs: int) -> int:
+    """Return how many of the pairs may change their order; one always may, since nearly equal scores do by chance."""
+    return max(1, int(ORDERS_SHARE * num_pairs))
 
 
 def num_layers_of(model: PreTrainedModel | PeftModel) -> int:

@@ -12,12 +12,13 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from containers.distributed.spread import Spread, spread_over_gpus
 from containers.harness.errors import BadDataError, DivergedError, MissingPrerequisiteError
 from containers.models.loading import SCORE_HEAD, load_reward_model, load_tokenizer, require_own_tokenizer, require_rows
 from containers.models.token_batches import tokens_of_all
 from containers.models.tokenizer_loading import spelled_out, token_without_row
 from containers.models.trial import trial
-from containers.packing.scoring import packed_rows, score_rows, shared_groups, why_padded
+from containers.packing.scoring import computed_tokens, packed_rows, score_rows, shared_groups, why_padded
 from containers.scoring.batches import device_batch_tokens, length_batches
 from containers.scoring.rounding import allowed_difference, num_layers_of
 
@@ -41,6 +42,7 @@ class RewardScorer:
         max_length: longest conversation in tokens; a longer one is an error, never cut.
         batch_size: maximum conversations per forward.
         batch_tokens: maximum tokens per forward, with padding; None: by the model's device.
+        spread: programs on further GPUs with the same model, which `load_classifier` has made.
 
     Attributes:
         padded_since: why conversations are padded, as a clause; empty while they are packed.
@@ -54,8 +56,10 @@ class RewardScorer:
         max_length: int,
         batch_size: int,
         batch_tokens: int | None = None,
+        spread: Spread[PreTrainedModel] | None = None,
     ) -> None:
         self.model = model.eval()
+        self._spread = spread
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.batch_size = batch_size
@@ -76,7 +80,7 @@ class RewardScorer:
         batch_size: int,
         batch_tokens: int | None = None,
     ) -> "RewardScorer":
-        """Load the scorer of a saved reward model with its tokenizer.
+        """Load the scorer of a saved reward model with its tokenizer, on all GPUs of the stage; `close` it.
 
         Raises:
             MissingPrerequisiteError: weights are missing, for example the score head, or the folder is damaged.
@@ -84,7 +88,15 @@ class RewardScorer:
         """
         model, tokenizer = load_reward_model(folder, dtype=dtype, device=device), load_tokenizer(folder)
         require_own_tokenizer(model, tokenizer, folder=folder)
-        return cls(model, tokenizer, max_length=max_length, batch_size=batch_size, batch_tokens=batch_tokens)
+        spread = classifiers_on_further_gpus(folder, dtype=dtype)
+        lengths = {"max_length": max_length, "batch_size": batch_size, "batch_tokens": batch_tokens}
+        return cls(model, tokenizer, **lengths, spread=spread)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """End the programs on further GPUs."""
+        if self._spread is not None:
+            self._spread.close()
+            self._spread = None
 
     def tokenize(self, conversation: Conversation) -> list[int]:
         """Return RewardTrainer's tokens for prompt plus completion: the chat template over all messages."""
@@ -126,7 +138,7 @@ class RewardScorer:
         require_rows(self._classifier, self.tokenizer, sequences)
         found = torch.zeros(len(sequences), self._classifier.config.get_text_config().hidden_size)
         for batch in self._batches(sequences):
-            found[batch] = self._last_states([sequences[place] for place in batch]).cpu()
+            found[batch] = _last_states(self._classifier, [sequences[place] for place in batch]).cpu()
         return found
 
     def _written(self, conversations: Sequence[Conversation]) -> list[list[int]]:
@@ -175,11 +187,13 @@ class RewardScorer:
     def _packed(self, sequences: Sequence[list[int]]) -> list[float]:
         bounds = {"max_items": self.batch_size, "max_tokens": self.batch_tokens}
         rows = packed_rows(sequences, shared_groups(sequences, **bounds), **bounds)
-        found = score_rows(
-            self._classifier,
-            score_head_weight(self._classifier),
-            [[[sequences[place] for place in group] for group in row] for row in rows],
-        )
+        tokens = [[[sequences[place] for place in group] for group in row] for row in rows]
+        if self._spread is None:
+            of_rows = packed_row_scores(self._classifier, tokens)
+        else:
+            sizes = [sum(map(computed_tokens, row)) for row in tokens]
+            of_rows = self._spread.map(self._classifier, packed_row_scores, tokens, sizes=sizes)
+        found = [score for row in of_rows for score in row]
         scores = [math.nan] * len(sequences)
         for place, score in zip((place for row in rows for group in row for place in group), found, strict=True):
             scores[place] = score
@@ -187,8 +201,15 @@ class RewardScorer:
 
     def _padded(self, sequences: Sequence[list[int]]) -> list[float]:
         scores = [math.nan] * len(sequences)
-        for batch in self._batches(sequences):
-            for index, score in zip(batch, self._forward([sequences[place] for place in batch]), strict=True):
+        batches = self._batches(sequences)
+        tokens = [[sequences[place] for place in batch] for batch in batches]
+        if self._spread is None:
+            of_batches = padded_batch_scores(self._classifier, tokens)
+        else:
+            sizes = [len(batch) * len(batch[0]) for batch in tokens]
+            of_batches = self._spread.map(self._classifier, padded_batch_scores, tokens, sizes=sizes)
+        for batch, found in zip(batches, of_batches, strict=True):
+            for index, score in zip(batch, found, strict=True):
                 scores[index] = score
         return scores
 
@@ -210,24 +231,6 @@ class RewardScorer:
             )
         return tokens
 
-    def _forward(self, sequences: Sequence[list[int]]) -> list[float]:
-        """Return [B] scores of B sequences, the longest first."""
-        head = score_head_weight(self._classifier).detach().float()
-        scores: list[float] = (self._last_states(sequences) @ head.T).squeeze(-1).tolist()
-        return scores
-
-    @torch.no_grad()
-    def _last_states(self, sequences: Sequence[list[int]]) -> Tensor:
-        """Return [B, hidden] in float32: the state at the last token of B sequences, the longest first."""
-        device = self._classifier.device
-        width = len(sequences[0])
-        padded = [tokens + [self._pad_token_id] * (width - len(tokens)) for tokens in sequences]
-        input_ids = torch.tensor(padded, dtype=torch.long, device=device)
-        last = torch.tensor([len(tokens) - 1 for tokens in sequences], device=device)
-        trunk: Any = getattr(self._classifier, self._classifier.base_model_prefix)
-        hidden: Tensor = trunk(input_ids=input_ids, use_cache=False).last_hidden_state
-        return hidden[torch.arange(len(sequences), device=device), last].float()
-
     def _refuse_non_finite(self, scores: Sequence[float]) -> None:
         bad = [index for index, score in enumerate(scores, start=1) if not math.isfinite(score)]
         if bad:
@@ -235,6 +238,41 @@ class RewardScorer:
                 f"{len(bad)} of {len(scores)} scores are not finite, the first one that of conversation {bad[0]} "
                 f"({scores[bad[0] - 1]}). The reward model cannot be used."
             )
+
+
+def load_classifier(folder: Path, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
+    """Load a saved reward model, as a program on a further GPU has it."""
+    return load_reward_model(folder, dtype=dtype, device=device)
+
+
+def classifiers_on_further_gpus(folder: Path, *, dtype: torch.dtype) -> Spread[PreTrainedModel] | None:
+    """Start programs with a saved reward model on the stage's further GPUs; None if it has none."""
+    return spread_over_gpus(load_classifier, {"folder": folder, "dtype": dtype})
+
+
+def packed_row_scores(classifier: PreTrainedModel, rows: Sequence[Sequence[Sequence[list[int]]]]) -> list[list[float]]:
+    """Return for each row the scores of its conversations, in the order of groups and members."""
+    found = iter(score_rows(classifier, score_head_weight(classifier), rows))
+    return [[next(found) for group in row for _ in group] for row in rows]
+
+
+def padded_batch_scores(classifier: PreTrainedModel, batches: Sequence[Sequence[list[int]]]) -> list[list[float]]:
+    """Return for each batch of sequences, the longest first, their scores."""
+    head = score_head_weight(classifier).detach().float()
+    return [(_last_states(classifier, batch) @ head.T).squeeze(-1).tolist() for batch in batches]
+
+
+@torch.no_grad()
+def _last_states(classifier: PreTrainedModel, sequences: Sequence[list[int]]) -> Tensor:
+    """Return [B, hidden] in float32: the state at the last token of B sequences, the longest first."""
+    device, width = classifier.device, len(sequences[0])
+    pad = int(classifier.config.get_text_config().pad_token_id)
+    padded = [tokens + [pad] * (width - len(tokens)) for tokens in sequences]
+    input_ids = torch.tensor(padded, dtype=torch.long, device=device)
+    last = torch.tensor([len(tokens) - 1 for tokens in sequences], device=device)
+    trunk: Any = getattr(classifier, classifier.base_model_prefix)
+    hidden: Tensor = trunk(input_ids=input_ids, use_cache=False).last_hidden_state
+    return hidden[torch.arange(len(sequences), device=device), last].float()
 
 
 def conversation_tokens(tokenizer: PreTrainedTokenizerBase, conversation: Conversation) -> list[int]:

@@ -10,6 +10,7 @@ from containers.contracts.names import MODEL_FOLDER, SAMPLED_FILE, SET_ANSWERS_F
 from containers.contracts.outcome import Metric
 from containers.contracts.registries import STANDARD_SETS
 from containers.distributed.devices import compute_device, compute_dtype
+from containers.distributed.spread import Spread, spread_over_gpus
 from containers.evals.sets.base import SetItem
 from containers.evals.sets.records import MODEL_WORDS, SetModel
 from containers.harness.context import StageContext
@@ -18,6 +19,7 @@ from containers.harness.progress import progress_of
 from containers.models.loading import load_causal_model, load_tokenizer, position_limit
 from containers.models.release import release
 from containers.rollouts.chat_pairs import chat_pairs
+from containers.rollouts.generate import Writer, load_writer
 from containers.rollouts.harness_tasks import harness_answers
 from containers.rollouts.prompt_templates import opening_of
 from containers.rollouts.sampled import write_sampled
@@ -103,11 +105,14 @@ def _all_answers(
         profile = context.spec.profile
         loaded = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
         tokenizer = load_tokenizer(folder, origin=context.input(role).origin)
+        spread = spread_over_gpus(load_writer, {"folder": folder, "dtype": compute_dtype(profile)})
         for one in missing:
-            found[one.name] = _answers(context, config, one, items[one.name], (loaded, tokenizer), model=model)
+            found[one.name] = _answers(context, config, one, items[one.name], (loaded, tokenizer, spread), model=model)
             whole = kept[one.name].with_suffix(".new")
             write_answers(found[one.name], whole)
             whole.replace(kept[one.name])
+        if spread is not None:
+            spread.close()
         release(loaded)
     return [answer for one in config.sets for answer in found[one.name]]
 
@@ -125,12 +130,12 @@ def _answers(
     config: AnswerSetsConfig,
     task: StandardSet,
     items: Sequence[SetItem],
-    loaded: tuple[Any, Any],
+    loaded: tuple[Any, Any, Spread[Writer] | None],
     *,
     model: SetModel,
 ) -> list[SetAnswer]:
-    """Return what the loaded model, with its tokenizer, answers to one set."""
-    language_model, tokenizer = loaded
+    """Return what the loaded model, with its tokenizer and programs on further GPUs, answers to one set."""
+    language_model, tokenizer, spread = loaded
     if task.kind == LM_EVAL:
         folder = context.input_path(f"suite_{task.name}")
         return harness_answers(
@@ -152,6 +157,7 @@ def _answers(
         name=model,
         seed=context.spec.seed,
         on_batch=progress_of(context, total, unit="answers", text=f"{MODEL_WORDS[model]} answers {task.name}"),
+        spread=spread,
     )
     if over_long := sum(bool(answer.problem) for answer in answers):
         context.recorder.note(

@@ -51,7 +51,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         for split in (found.train, found.validation)
     ]
     dtype = compute_dtype(context.spec.profile)
-    model = load_start_model(context, tokenizer, whole=config.whole_model)
+    model = load_start_model(context, tokenizer, whole=config.whole_model, quantization=config.quantization)
     cut = plan_offline_packing(context, config, model, splits[0], what="Pairs")
     add_logps(model, temperature=1.0)
     started_at_s = time.monotonic()
@@ -62,7 +62,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         for split in splits
     ]
     seconds = time.monotonic() - started_at_s
-    key = reference_key(context, splits, dtype=dtype, whole_model=config.whole_model)
+    key = reference_key(context, splits, dtype=dtype, whole_model=config.whole_model, quantization=config.quantization)
     if leave_ranks():
         write_reference(context.output / REFERENCE_FILE, values, key=key)
     return _metrics(splits, values, seconds=seconds)

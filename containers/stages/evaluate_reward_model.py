@@ -90,6 +90,7 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         score_std=float(np.std(scores)),
         confidence=config.confidence,
     )
+    scorer.close()
     if leave_ranks():
         _write(context.output, certificate, scored)
     return _metrics(certificate)

@@ -9,12 +9,13 @@ from containers.contracts.configs.sample_completions import SampleCompletionsCon
 from containers.contracts.names import MODEL_FOLDER, SAMPLED_FILE
 from containers.contracts.outcome import Metric
 from containers.distributed.devices import compute_device, compute_dtype
+from containers.distributed.spread import spread_over_gpus
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, DivergedError
 from containers.harness.progress import progress_of
 from containers.models.loading import load_causal_model, load_tokenizer, num_embedding_rows, position_limit
 from containers.models.release import release
-from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
+from containers.rollouts.generate import Completion, completion_logprobs, generate_completions, load_writer
 from containers.rollouts.prompt_templates import opening_of
 from containers.rollouts.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
 from containers.rollouts.sampled import Sampled, write_sampled
@@ -84,6 +85,7 @@ def _write(
     model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
     check_lengths(config, max_positions=position_limit(model), name=name)
     tokenizer = load_tokenizer(folder)
+    spread = spread_over_gpus(load_writer, {"folder": folder, "dtype": compute_dtype(profile)})
     repeated = [prompt.token_ids for prompt in prompts for _ in range(config.completions_per_prompt)]
     completions = generate_completions(
         model,
@@ -94,6 +96,7 @@ def _write(
         batch_size=_batch_size(config),
         seed=context.spec.seed,
         on_batch=progress_of(context, len(repeated), unit="completions", text=f"{name} writes"),
+        spread=spread,
     )
     measured = completions if of_policy is None else of_policy
     logprobs = completion_logprobs(
@@ -104,7 +107,10 @@ def _write(
         # Greedy completions come from no distribution; use the models' own probabilities instead.
         temperature=config.temperature or 1.0,
         on_batch=progress_of(context, len(measured), unit="completions", text=f"probabilities under the {name}"),
+        spread=spread,
     )
+    if spread is not None:
+        spread.close()
     release(model)
     return completions, logprobs
 

@@ -26,7 +26,7 @@ from containers.models.loading import (
     require_own_tokenizer,
     reward_model_folder,
 )
-from containers.scoring.scorer import RewardScorer
+from containers.scoring.scorer import RewardScorer, classifiers_on_further_gpus
 
 # Number of rows whose conversations are sorted by length together; progress is reported after each chunk.
 _CHUNK_ROWS = 512
@@ -185,4 +185,5 @@ def _scorer(context: StageContext, config: ScoreFileConfig, folder: Path) -> Rew
         max_length=max_length,
         batch_size=config.batch_size,
         batch_tokens=config.batch_tokens,
+        spread=classifiers_on_further_gpus(folder, dtype=compute_dtype(profile)),
     )

@@ -84,6 +84,10 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
         model = self.untrained_model()
         packing = plan_packing(context, config, model, kept)
         arguments = common_arguments(context, optimizer=config.optimizer, schedule=self.schedule, batch=packing.batch)
+        # TRL rounds trained weights of a quantized model to bfloat16.
+        quantized = config.quantization is not None
+        trained = (item for item in model.named_parameters() if item[1].requires_grad and quantized)
+        exact = {name: weight.detach().clone() for name, weight in trained}
         trainer = packing.trainer(
             **packing.arguments,
             zero_sum_penalty=config.zero_sum_penalty,
@@ -93,6 +97,8 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
                     **arguments,
                     max_length=config.max_length,
                     center_rewards_coefficient=config.center_rewards_coefficient,
+                    # It would also set the adapters' own to 0.
+                    disable_dropout=config.lora is None or not config.lora.dropout,
                     # A frozen trunk keeps no activations that could be computed again.
                     gradient_checkpointing=config.gradient_checkpointing and config.trainable != "head",
                 ),
@@ -103,6 +109,9 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
             processing_class=self.tokenizer,
             callbacks=self.callbacks(checkpoint),
         )
+        for name, weight in trainer.model.named_parameters():
+            if name in exact:
+                weight.data = exact[name]
         if len(trainer.train_dataset) != len(kept):
             raise StageError(f"RewardTrainer dropped {len(kept) - len(trainer.train_dataset)} pairs on its own.")
         return trainer
@@ -122,6 +131,7 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
             # Whole models train in float32 under autocast; frozen weights may be bfloat16.
             dtype=torch.float32 if config.trainable == "full" else compute_dtype(context.spec.profile),
             device=compute_device(context.spec.profile),
+            quantization=config.quantization,
         )
         require_own_tokenizer(model, self.tokenizer, folder=context.input_path("start_model"))
         if config.trainable == "head":

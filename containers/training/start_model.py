@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from containers.contracts.configs.parts.training import Quantization
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.harness.context import StageContext
 from containers.models.chat_template import peculiarities
@@ -25,15 +26,22 @@ def load_start_tokenizer(context: StageContext, *, chat_template: str | None, se
     return tokenizer
 
 
-def load_start_model(context: StageContext, tokenizer: PreTrainedTokenizerBase, *, whole: bool) -> PreTrainedModel:
+def load_start_model(
+    context: StageContext,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    whole: bool,
+    quantization: Quantization | None = None,
+) -> PreTrainedModel:
     """Load the start model with all its weights.
 
     Args:
         whole: every weight is trained, in float32 under autocast; else adapters are, and the frozen weights have the
             profile's precision.
+        quantization: of the frozen weights.
     """
     dtype = torch.float32 if whole else compute_dtype(context.spec.profile)
     start, device = context.input_path("start_model"), compute_device(context.spec.profile)
-    model = load_causal_model(start, dtype=dtype, device=device, note=context.recorder.note)
+    model = load_causal_model(start, dtype=dtype, device=device, note=context.recorder.note, quantization=quantization)
     require_own_tokenizer(model, tokenizer, folder=start)
     return model

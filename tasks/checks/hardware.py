@@ -1,21 +1,30 @@
-"""Rows of the system check about GPUs: those the run would use, their users, choice of profile, stray variables."""
+"""Rows of the system check about GPUs: driver, those the run would use, their users and links, choice of profile."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
 from containers.contracts.registries import RuntimeName
 from containers.contracts.variables import hardware_variables, refuse_unknown
-from containers.launch.gpus.inventory import Gpu, GpuReport, read_gpus
+from containers.launch.gpus.cards import Gpu, GpuReport
+from containers.launch.gpus.drivers import NO_CUDA, driver_objection, parsed_version
+from containers.launch.gpus.inventory import read_gpus
 from containers.launch.gpus.leases import lease_folder, leased_gpus
-from containers.launch.gpus.verdicts import degraded, faulty, in_use, is_large_enough, visible_gpus
+from containers.launch.gpus.verdicts import degraded, faulty, in_use, is_large_enough, memory_text, visible_gpus
+from tasks.config.loading import shipped_profiles
 from tasks.pipeline.reap import processes_to_take_over
 
+_ORDER = {"ok": 0, "warning": 1, "failure": 2}
 
-def gpu_rows(profile: GpuProfile, runtime: RuntimeName, *, store_dir: Path) -> Iterator[CheckFinding]:
-    """Why `auto` took this profile, the number of GPUs, the driver, and each GPU that the run would use."""
+
+def gpu_rows(profile: GpuProfile, runtime: RuntimeName, *, store_dir: Path, cuda: str) -> Iterator[CheckFinding]:
+    """Why `auto` took this profile, the number of GPUs, the driver, and each GPU that the run would use.
+
+    Args:
+        cuda: that the torch of the stages was built with, as `13.0`, `none`, or empty where it is not known.
+    """
     report = read_gpus() if profile.num_gpus else GpuReport()
     ours = processes_to_take_over(store_dir) if profile.num_gpus and runtime == "docker" else frozenset()
     if profile.chosen_because:  # empty if the user named the profile
@@ -25,8 +34,10 @@ def gpu_rows(profile: GpuProfile, runtime: RuntimeName, *, store_dir: Path) -> I
         profile,
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         ours=ours,
-        leased=leased_gpus([gpu.uuid for gpu in report.gpus], folder=lease_folder()),
+        leased=leased_gpus(report.uuids, folder=lease_folder()),
     )
+    if report.gpus:
+        yield driver_finding(report, cuda, runtime)
 
 
 def variable_rows(environment: Mapping[str, str]) -> Iterator[CheckFinding]:
@@ -51,7 +62,7 @@ def gpu_findings(
     ours: Collection[int] = (),
     leased: Mapping[str, str] | None = None,
 ) -> tuple[CheckFinding, ...]:
-    """One row for the count, one for the driver, and one per GPU that the run would use.
+    """One row for the count, one for each GPU that the run would use or that is out of order, one for their links.
 
     The run uses the best `num_gpus` of the GPUs that `visible` names: good and free ones before the others.
 
@@ -62,53 +73,103 @@ def gpu_findings(
     """
     if profile.num_gpus == 0:
         return (CheckFinding(name="GPUs", found="not looked at", wanted="none (CPU profile)", verdict="ok"),)
-    wanted = f"{profile.num_gpus} × {profile.gpu_memory_gib:g} GiB ({profile.name})"
     if report.problem:
+        wanted = _wanted(profile)
         return (
             CheckFinding(name="GPUs", found=report.problem, wanted=wanted, verdict="failure", advice=report.advice),
         )
     usable = visible_gpus(report.gpus, visible)
-    rows = [_gpu(gpu, profile, ours, leased or {}) for gpu in usable]
-    order = {"ok": 0, "warning": 1, "failure": 2}
-    best = sorted(rows, key=lambda row: order[row.verdict])[: profile.num_gpus]
+    rows = [(gpu, _gpu(gpu, profile, ours, leased or {})) for gpu in usable]
+    best = sorted(rows, key=lambda row: _ORDER[row[1].verdict])[: profile.num_gpus]
+    left_out = [_left_out(row) for gpu, row in rows if (gpu, row) not in best and faulty(gpu)]
     return (
-        _count(report, usable, profile, wanted=wanted, visible=visible),
-        CheckFinding(
-            name="NVIDIA driver",
-            found=report.driver,
-            wanted="not compared with the image's CUDA: the stage's first use of a GPU tells",
-            verdict="ok",
-        ),
-        *(row for row in rows if row in best),
+        _count(report, usable, profile, visible=visible),
+        *(row for _, row in rows if any(row is chosen for _, chosen in best)),
+        *left_out,
+        *_links([gpu for gpu, _ in best], profile),
     )
 
 
-def _count(
-    report: GpuReport, usable: tuple[Gpu, ...], profile: GpuProfile, *, wanted: str, visible: str | None
-) -> CheckFinding:
-    names = ", ".join(sorted({gpu.name for gpu in usable})) or "none"
+def driver_finding(report: GpuReport, cuda: str, runtime: RuntimeName) -> CheckFinding:
+    """Whether the driver runs the CUDA that the torch of the stages was built with."""
+    newest = "" if report.cuda is None else f" (runs CUDA up to {'.'.join(map(str, report.cuda))})"
+    found = f"{report.driver or 'version unknown'}{newest}"
+    wanted_by, version = ("the image" if runtime == "docker" else "this Python"), parsed_version(cuda)
+    if cuda == NO_CUDA:
+        rebuilt = "Build it on a CUDA base: `make image IMAGE=… BASE_IMAGE=pytorch/pytorch:…` (docs/hardware.md)."
+        installed = "Install a CUDA build of torch into it, or use Docker (`--set runtime.kind=docker`)."
+        return CheckFinding(
+            name="NVIDIA driver",
+            found=f"{found}; the torch of {wanted_by} is built without CUDA",
+            wanted="a torch that uses GPUs",
+            verdict="failure",
+            advice=rebuilt if runtime == "docker" else installed,
+        )
+    if version is None:
+        return CheckFinding(
+            name="NVIDIA driver",
+            found=f"{found}; {wanted_by} does not say which CUDA it has",
+            wanted="a driver that runs it",
+            verdict="warning",
+            advice="Build the image anew (`make image`), so that it says so." if runtime == "docker" else "",
+        )
+    problem, advice = driver_objection(report.driver, version)
+    if not problem and report.cuda is not None and report.cuda[0] < version[0]:
+        problem, advice = f"the driver runs CUDA {report.cuda[0]} at most", "Install a newer driver."
+    return CheckFinding(
+        name="NVIDIA driver",
+        found=f"{found}; {problem}" if problem else found,
+        wanted=f"runs CUDA {cuda}, that of {wanted_by}",
+        verdict="failure" if problem else "ok",
+        advice=advice,
+    )
+
+
+def _wanted(profile: GpuProfile) -> str:
+    return f"{profile.num_gpus} × {profile.gpu_memory_gib:g} GiB ({profile.name})"
+
+
+def _count(report: GpuReport, usable: Sequence[Gpu], profile: GpuProfile, *, visible: str | None) -> CheckFinding:
+    working = [gpu for gpu in usable if not faulty(gpu)]
+    names = ", ".join(sorted({gpu.name for gpu in working})) or "none"
     found = f"{len(usable)} ({names})"
+    if len(working) < len(usable):
+        found += f", {len(usable) - len(working)} of them out of order"
     if visible is not None and len(usable) < len(report.gpus):
         found += f"; CUDA_VISIBLE_DEVICES={visible} of {len(report.gpus)}"
-    enough = len(usable) >= profile.num_gpus
+    enough = len(working) >= profile.num_gpus
     return CheckFinding(
         name="GPUs",
         found=found,
-        wanted=wanted,
+        wanted=_wanted(profile),
         verdict="ok" if enough else "failure",
-        advice="" if enough else "Choose a profile for fewer GPUs (gpu_profile), or widen CUDA_VISIBLE_DEVICES.",
+        advice="" if enough else f"{_nearest(working)}, repair the others, or widen CUDA_VISIBLE_DEVICES.",
     )
+
+
+def _nearest(working: Sequence[Gpu]) -> str:
+    """The shipped profile with the most GPUs, and of those the largest, that the cards fit."""
+    fitting = [
+        profile
+        for profile in shipped_profiles()
+        if 0 < profile.num_gpus <= sum(is_large_enough(gpu, profile.gpu_memory_gib) for gpu in working)
+    ]
+    best = max(fitting, key=lambda profile: (profile.num_gpus, profile.gpu_memory_gib), default=None)
+    if best is None:
+        return "Choose a profile for fewer or smaller GPUs (gpu_profile)"
+    return f"Choose a profile for fewer GPUs (`--profile {best.name}` fits those that work)"
 
 
 def _gpu(gpu: Gpu, profile: GpuProfile, ours: Collection[int], leased: Mapping[str, str]) -> CheckFinding:
     kept = _kept(gpu, ours) or _leased(gpu, leased)
     hindrance = faulty(gpu) or _too_small(gpu, profile) or (None if kept else in_use(gpu)) or _sliced(gpu, profile)
-    warning = kept or degraded(gpu)
+    warning = kept or degraded(gpu) or _of_unknown_size(gpu, profile)
     free = "memory unknown"
     if gpu.memory_total_mib is not None and gpu.memory_used_mib is not None:
         free = f"{gpu.memory_total_mib - gpu.memory_used_mib}/{gpu.memory_total_mib} MiB free"
     temperature = "" if gpu.temperature_c is None else f", {gpu.temperature_c} °C"
-    found, advice = hindrance or warning or (f"{gpu.name}, {free}{temperature}", "")
+    limit = "" if gpu.power_limit_w is None else f", {gpu.power_limit_w:.0f} W at most"
+    found, advice = hindrance or warning or (f"{gpu.name}, {free}{temperature}{limit}", "")
     return CheckFinding(
         name=f"GPU {gpu.index}",
         found=found,
@@ -118,12 +179,48 @@ def _gpu(gpu: Gpu, profile: GpuProfile, ours: Collection[int], leased: Mapping[s
     )
 
 
+def _left_out(row: CheckFinding) -> CheckFinding:
+    """The row of a faulty card that the run does not need."""
+    return row.model_copy(update={"verdict": "warning", "wanted": "left out; the run does not need it"})
+
+
+def _links(gpus: Sequence[Gpu], profile: GpuProfile) -> Iterator[CheckFinding]:
+    """How the run's GPUs are connected; P2P over NVLink alone is no P2P on boards without NVLink."""
+    if profile.num_gpus < 2 or any(gpu.num_links is None for gpu in gpus):
+        return
+    without = [str(gpu.index) for gpu in gpus if not gpu.num_links]
+    counts = "/".join(sorted({str(gpu.num_links) for gpu in gpus if gpu.num_links}))
+    found = f"NVLink, {counts} links a card"
+    if without:
+        found = "PCIe, no NVLink" if len(without) == len(gpus) else f"NVLink, but GPU {', '.join(without)} has none"
+    harms = bool(without) and profile.nccl.p2p_level == "NVL"
+    advice = "p2p_level: NVL turns P2P over PCIe off, so all goes over shared memory: remove it from the profile."
+    uneven = 0 < len(without) < len(gpus)
+    yield CheckFinding(
+        name="links of the GPUs",
+        found=found,
+        wanted="any" if not harms else "NVLink, for nccl.p2p_level: NVL",
+        verdict="warning" if harms or uneven else "ok",
+        advice=advice if harms else "Look at `nvidia-smi topo -m`: a bridge may be loose." if uneven else "",
+    )
+
+
 def _too_small(gpu: Gpu, profile: GpuProfile) -> tuple[str, str] | None:
-    if is_large_enough(gpu, profile.gpu_memory_gib) or gpu.memory_total_mib is None:
+    if gpu.memory_total_mib is None or is_large_enough(gpu, profile.gpu_memory_gib):
         return None
     return (
-        f"GPU {gpu.index}: {gpu.memory_total_mib / 1024:.1f} GiB",
+        f"GPU {gpu.index}: {memory_text(gpu)}",
         "Choose a profile for smaller cards (gpu_profile), or write one with a smaller max_per_device_batch_size.",
+    )
+
+
+def _of_unknown_size(gpu: Gpu, profile: GpuProfile) -> tuple[str, str] | None:
+    """A warning for a card whose memory is not reported: the profile is believed (`auto` chooses no such card)."""
+    if gpu.memory_total_mib is not None:
+        return None
+    return (
+        f"GPU {gpu.index}: {memory_text(gpu)}",
+        f"The {profile.gpu_memory_gib:g} GiB of the profile are believed: name one that leaves room for the system.",
     )
 
 

@@ -1,8 +1,9 @@
 """Load a checked RunConfig from a YAML file, overrides and a GPU profile; one message lists all mistakes."""
 
+import contextlib
 import copy
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from containers.contracts.hardware import GpuProfile
 from tasks.config.errors import ConfigError, InvalidConfigError, Mistake, mistakes_of, near_match, section_model
 from tasks.config.file_texts import put_file_texts
 from tasks.config.partial import readable_part
@@ -111,6 +113,15 @@ def config_files(kind: str, *, suffix: str = ".yaml") -> list[Path]:
         if (root / _CONFIGS / kind).is_dir():
             return sorted((root / _CONFIGS / kind).glob(f"*{suffix}"))
     return []
+
+
+def shipped_profiles() -> Iterator[GpuProfile]:
+    """The profiles of configs/gpu_profiles; a file that is none is left out."""
+    for path in config_files("gpu_profiles"):
+        tree = read_yaml_file(path, shown=str(path))
+        with contextlib.suppress(ValidationError):
+            if not is_ladder(tree):
+                yield GpuProfile.model_validate(tree)
 
 
 def missing_profile(name: str, path: Path | None, known: Collection[str]) -> str:

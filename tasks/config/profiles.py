@@ -50,7 +50,7 @@ def auto_profile(
         without_gpu,
         report,
         visible_gpus(report.gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
-        leased=leased_gpus([gpu.uuid for gpu in report.gpus], folder=lease_folder()),
+        leased=leased_gpus(report.uuids, folder=lease_folder()),
         divides=divides,
     )
     profile = choice.profile.model_copy(update={"chosen_because": f"auto: {choice.reason}"})

@@ -3,18 +3,19 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from containers.contracts.configs.parts.adapters import adapter_contradictions
 from containers.contracts.configs.parts.critic import critic_contradictions
 from containers.contracts.configs.parts.evidence import evidence_contradictions
 from containers.contracts.configs.parts.judges import LanguageModelJudge, judge_contradictions
 from containers.contracts.configs.parts.policy_algorithms import contradictions as policy_contradictions
 from containers.contracts.configs.parts.preference_losses import contradictions as loss_contradictions
 from containers.contracts.configs.parts.rewards import RewardModelTerm, reward_contradictions
-from containers.contracts.configs.parts.training import VLLM_LORA_RANKS
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.identity import config_profile
+from containers.contracts.identity import config_profile, stage_profile
+from containers.contracts.names import StageName
 from containers.contracts.schedule import ScheduleError, plan_batch, plan_minibatches
 from tasks.config.errors import Mistake, near_match
 from tasks.config.sections import RunTree
@@ -202,22 +203,6 @@ def _reward_model_judges_what_it_knows(config: RunTree, *, section: str) -> Iter
         )
 
 
-def _vllm_takes_the_adapters(config: RunTree) -> Iterator[Mistake]:
-    lora = config.train_policy.lora
-    if config.policy_on_rewards is None or config.train_policy.rollout_engine != "vllm":
-        return
-    if lora is None:
-        yield Mistake(
-            "train_policy.rollout_engine",
-            "vllm gets the adapters before every batch, and `lora: null` trains none. Train adapters, or use "
-            "shared_prompts or continuous_batching.",
-        )
-    elif lora.r > VLLM_LORA_RANKS[-1]:
-        yield Mistake(
-            "train_policy.lora.r", f"{lora.r} is more than {VLLM_LORA_RANKS[-1]}, the largest rank that vLLM takes."
-        )
-
-
 def _vllm_has_gpus_that_training_can_spare(config: RunTree) -> Iterator[Mistake]:
     policy, profile = config.train_policy, config.gpu_profile
     if profile.num_rollout_gpus:
@@ -289,6 +274,15 @@ def _adapters_are_low_rank(config: RunTree, *, section: str) -> Iterator[Mistake
         )
 
 
+def _adapters_make_sense(config: RunTree) -> Iterator[Mistake]:
+    for section, training_of in _TRAININGS.items():
+        training = config.policy_on_rewards if section == "train_policy" else training_of(config)
+        if training is not None:
+            divides = stage_profile(config.gpu_profile, StageName(training.stage)).distribution == "fsdp"
+            for key, text in adapter_contradictions(training, divides=divides):
+                yield Mistake(f"{section}.{key}", text)
+
+
 TRAINING_RULES: tuple[Rule, ...] = (
     *(partial(_batch_divides, section=section) for section in _TRAININGS),
     *(partial(_happens_before_the_end, section=name, key="eval_steps", what="evaluate") for name in _EVALUATING),
@@ -303,10 +297,10 @@ TRAINING_RULES: tuple[Rule, ...] = (
     _rollouts_have_whole_minibatches,
     _evaluation_reads_what_was_trained,
     *(partial(_reward_model_judges_what_it_knows, section=section) for section in ("train_policy", "evaluate_policy")),
-    _vllm_takes_the_adapters,
     _vllm_has_gpus_that_training_can_spare,
     *(partial(_policy_is_judged_as_it_was_trained, key=key, loses=loses) for key, loses in _JUDGED_LENGTHS.items()),
     _evaluation_length_is_given_once,
     *(partial(_built_model_is_long_enough, section=section) for section in _LENGTHS),
     *(partial(_adapters_are_low_rank, section=section) for section in _TRAININGS),
+    _adapters_make_sense,
 )

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from containers.launch.gpus.health import GpuState, read_states
+from containers.launch.gpus.cards import GpuState
+from containers.launch.gpus.inventory import read_states
 from tasks.store.events import MetricPoint
 
 SAMPLE_EVERY_S = 10.0
@@ -24,7 +25,7 @@ def gpus_watched(
 ) -> Iterator[None]:
     """Sample these GPUs during the block, and report new problems of a GPU.
 
-    A separate thread takes the samples: nvidia-smi can take seconds, or hang. Without GPUs there is no thread.
+    A separate thread takes the samples: the driver can take seconds, or hang. Without GPUs there is no thread.
 
     Args:
         on_points: gets the points of each sample; called from that thread.
@@ -56,7 +57,7 @@ def _watch(
     before: dict[str, GpuState] = {}
     while True:
         states = {state.uuid: state for state in read_states() if state.uuid in uuids}
-        if over.is_set():  # nvidia-smi may take seconds
+        if over.is_set():  # the driver may take seconds
             return
         now_ms = int(time.time() * 1000)
         points = tuple(point for state in states.values() for point in _points(state, step=step, timestamp_ms=now_ms))

@@ -13,16 +13,17 @@ from pathlib import Path
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.spec import StageSpec
 from containers.launch.base import GpuUnavailableError
-from containers.launch.gpus.inventory import Gpu, GpuReport, read_gpus
+from containers.launch.gpus.cards import Gpu, GpuReport
+from containers.launch.gpus.inventory import read_gpus
 from containers.launch.gpus.leases import FOLDER_VARIABLE, QUEUE, lease_folder, leased, leased_gpus, open_lease_folder
-from containers.launch.gpus.verdicts import faulty, in_use, is_healthy, is_large_enough, visible_gpus
+from containers.launch.gpus.verdicts import faulty, in_use, is_healthy, is_large_enough, memory_text, visible_gpus
 from tasks.store.lock import WaitCancelledError, sole_worker
 
 _ASK_EVERY_S = 1.0
 # A driver takes some seconds to free the memory of a program that ended; no message is needed for that.
 _SILENT_WAIT_S = 3.0
 _QUEUES = "waits for GPUs before this one"
-# nvidia-smi fails now and then on a busy machine; a driver that is gone stays gone.
+# The driver fails to answer now and then on a busy machine; one that is gone stays gone.
 _PATIENCE_S = 20.0
 
 
@@ -121,7 +122,7 @@ def _wait_for_gpus(
 
 
 def _read_patiently(should_stop: Callable[[], bool]) -> GpuReport:
-    """Return the report of nvidia-smi. If the driver does not answer, try again for `_PATIENCE_S`."""
+    """Return the report of the GPUs. If the driver does not answer, try again for `_PATIENCE_S`."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         report = read_gpus()
@@ -145,8 +146,10 @@ def _usable(report: GpuReport, profile: GpuProfile) -> list[Gpu]:
     usable, reasons = [], []
     for gpu in visible:
         trouble = faulty(gpu)
-        if trouble is None and not is_large_enough(gpu, profile.gpu_memory_gib):
-            trouble = (f"GPU {gpu.index}: {(gpu.memory_total_mib or 0) / 1024:.1f} GiB", "")
+        # A card of unknown size is used where the profile was named for it; `auto` never chooses one.
+        is_small = gpu.memory_total_mib is not None and not is_large_enough(gpu, profile.gpu_memory_gib)
+        if trouble is None and is_small:
+            trouble = (f"GPU {gpu.index}: {memory_text(gpu)}", "")
         if trouble is None and gpu.mig and profile.num_gpus > 1:
             trouble = (f"GPU {gpu.index}: MIG is on", "")
         if trouble is None:
@@ -164,8 +167,10 @@ def _usable(report: GpuReport, profile: GpuProfile) -> list[Gpu]:
 
 
 def _in_order(free: list[Gpu]) -> list[Gpu]:
-    """Sort free GPUs: first those that our own container uses, then healthy ones, then by index."""
-    return sorted(free, key=lambda gpu: (not gpu.processes, not is_healthy(gpu), gpu.index))
+    """Sort free GPUs: first those that our own container uses, then healthy ones of known size, then by index."""
+    return sorted(
+        free, key=lambda gpu: (not gpu.processes, not is_healthy(gpu), gpu.memory_total_mib is None, gpu.index)
+    )
 
 
 def _why_it_waits(usable: list[Gpu], held: Mapping[str, str], kept: Collection[int]) -> str:

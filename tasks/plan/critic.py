@@ -22,7 +22,7 @@ def critic_memory(context: PlanContext, config: TrainPolicyConfig, load: Trainin
     if start != "policy_features":
         # A reward model of the run has adapters of its own size.
         own = context.config.train_reward_model.lora if start == "reward_model" else config.critic.lora
-        trained += lora_parameters(load.shape, r=(own or config.critic.lora).r)
+        trained += lora_parameters(load.shape, own or config.critic.lora)
     parts = {"critic": trained * estimates.TRAINED_BYTES}
     if start != "policy_features" and not _shares(context, config):
         total = total_parameters(load.shape, head="score")

@@ -3,8 +3,10 @@
 import math
 from dataclasses import dataclass
 
+from containers.contracts.configs.parts.training import Quantization
 from containers.contracts.hardware import GIB, GpuProfile
 from containers.token_budgets import CPU_BATCH_TOKENS, gpu_batch_tokens
+from tasks.plan.inputs.gpu_speed import assumed_speed
 from tasks.plan.inputs.model_shape import ModelShape, block_parameters, multiplied_parameters, total_parameters
 
 # AdamW keeps two float32 moments; gradients and trained weights are float32 as well.
@@ -15,6 +17,13 @@ _TRAINED_WEIGHT_BYTES = 4
 TRAINED_BYTES = _TRAINED_WEIGHT_BYTES + _GRADIENT_BYTES + _MOMENT_BYTES
 # Values per token that one block keeps for its backward: about 8 hidden vectors beside queries, keys and feed-forward.
 _HIDDEN_VECTORS_PER_BLOCK = 8
+# What a packed training step of 8B width keeps beside them: products of adapters, masks and copies in other types. In
+# the live values of torch's fake tensors, 1.12 times as much; where a block is computed again, with its gradients, 1.7.
+_KEPT_FACTOR, _RECOMPUTED_FACTOR = 1.12, 1.7
+# Bytes of a quantized weight. nf4: half a byte, a byte for 64 weights, and a float32 for 256 of these.
+_QUANTIZED_BYTES: dict[Quantization, float] = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1.0}
+# Assumed: quantized layers are dequantized for each product.
+_DEQUANTIZING_FACTOR = 1.25
 _CUDA_CONTEXT_BYTES = int(1.5 * GIB)
 # Resident in a training program before any weights: 0.7 GiB were measured on a CPU. CUDA and its libraries add to that.
 _PROGRAM_BYTES = int(0.7 * GIB)
@@ -27,21 +36,15 @@ COMPLETION_FRACTION = 0.5
 _CPU_DRAWING_SECONDS = 30e-9
 # Time per weight of clipping, AdamW and clearing the gradient, on one core.
 _OPTIMIZER_SECONDS = 6e-9
-# Minimum time of one generated token in a block, however small the model: Python and kernel launches.
-_SECONDS_PER_BLOCK_AND_TOKEN = 0.8e-3
+# Minimum time of one generated token in a block, however small the model: Python and kernel launches. With a CUDA graph
+# there is no Python. Adapters that are not merged, and a shared prompt, launch more; measured as ratios without a GPU
+# (docs/experiments.md).
+_SECONDS_PER_BLOCK_AND_TOKEN, _SECONDS_IN_A_GRAPH = 0.8e-3, 0.25e-3
+ADAPTED_FACTOR, SHARED_PROMPT_FACTOR = 1.5, 2.4
 # Drawing, looking up and adding one value of a bootstrap took 11 to 15 ns on one core.
 _SECONDS_PER_RESAMPLED_VALUE = 15e-9
 # Starting a program that imports torch and TRL took 6 s on one idle core and 21 s on a busy one.
 START_SECONDS = 15.0
-
-
-@dataclass(frozen=True)
-class AssumedSpeed:
-    """Assumed speed of one GPU or of the CPU; not measured on this machine."""
-
-    flops: float
-    memory_bytes_per_s: float
-    words: str
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class TrainingLoad:
         judged_tokens: those of them that the language head computes; 0 for a reward model.
         total: parameters without adapters.
         trainable: trained parameters; equal to `total` where there are no adapters.
+        quantization: of the frozen weights.
     """
 
     shape: ModelShape
@@ -82,15 +86,7 @@ class TrainingLoad:
     judged_tokens: float
     gradient_checkpointing: bool
     uses_adapters: bool
-
-
-def assumed_speed(profile: GpuProfile) -> AssumedSpeed:
-    """Assumed speed on that profile: a third to a quarter of the value in the cards' data sheets."""
-    if not profile.num_gpus:
-        return AssumedSpeed(2.5e10 * profile.num_threads, 1e10, f"25 GFLOP/s a thread, {profile.num_threads} thread(s)")
-    if profile.gpu_memory_gib < 60:
-        return AssumedSpeed(8e13, 7e11, "80 TFLOP/s and 0.7 TB/s a GPU, bf16, 48 GB class")
-    return AssumedSpeed(2.5e14, 1.6e12, "250 TFLOP/s and 1.6 TB/s a GPU, bf16, 80 GB class and larger")
+    quantization: Quantization | None = None
 
 
 def value_bytes(profile: GpuProfile) -> int:
@@ -101,7 +97,7 @@ def value_bytes(profile: GpuProfile) -> int:
 def training_memory(load: TrainingLoad, profile: GpuProfile, beside: dict[str, int] | None = None) -> dict[str, int]:
     """Bytes of each part on one device while training, at the longest sequences; `beside` are those of other models."""
     size = value_bytes(profile)
-    frozen = load.total * size if load.uses_adapters else 0
+    frozen = frozen_bytes(load.shape, load.total, profile, load.quantization) if load.uses_adapters else 0
     trained = load.trainable * TRAINED_BYTES
     activations = _activation_bytes(load, size)
     if profile.distribution == "fsdp":
@@ -118,7 +114,17 @@ def training_memory(load: TrainingLoad, profile: GpuProfile, beside: dict[str, i
         }
     else:
         parts = {"frozen weights": frozen, "trained weights, gradients, AdamW": trained, "activations": activations}
+    if load.quantization is not None:
+        parts["a layer, dequantized"] = size * max(map(math.prod, load.shape.linear_sizes.values()))
     return {name: count for name, count in {**parts, **(beside or {}), **cuda_context(profile)}.items() if count}
+
+
+def frozen_bytes(shape: ModelShape, total: int, profile: GpuProfile, quantization: Quantization | None) -> int:
+    """Bytes of `total` frozen weights, of which the linear layers of the blocks may be quantized."""
+    size, linear = value_bytes(profile), multiplied_parameters(shape)
+    if quantization is None:
+        return total * size
+    return math.ceil((total - linear) * size + linear * _QUANTIZED_BYTES[quantization])
 
 
 def _gathered_bytes(load: TrainingLoad, size: int) -> int:
@@ -218,7 +224,8 @@ def training_work(load: TrainingLoad, profile: GpuProfile, *, sequences: float) 
     per_weight = 4 if load.uses_adapters else 6
     per_weight += 2 if load.gradient_checkpointing else 0
     operations = per_weight * multiplied_parameters(load.shape) * sequences * load.mean_tokens
-    return Work(operations, operations / (assumed_speed(profile).flops * profile.num_processes))
+    slowness = 1.0 if load.quantization is None else _DEQUANTIZING_FACTOR
+    return Work(operations, slowness * operations / (assumed_speed(profile).flops * profile.num_processes))
 
 
 def optimizer_work(load: TrainingLoad, profile: GpuProfile, *, num_steps: int) -> Work:
@@ -255,15 +262,27 @@ def generation_work(
     batch: int,
     prompt_tokens: float,
     max_tokens: int,
+    launches: float | None = 1.0,
+    quantization: Quantization | None = None,
 ) -> Work:
     """Plain generation of `sequences` on one device, `batch` at a time, each to its full length.
 
     The prompt is one forward. Then each token takes the longer of reading all weights and starting its kernels, and the
     time to sample it.
+
+    Args:
+        launches: how many times those of a plain model it launches on a GPU; None: it has a CUDA graph.
+        quantization: of the weights.
     """
     prompts = forward_work(shape, profile, tokens=sequences * prompt_tokens, num_processes=1)
-    reading = inference_memory(total, profile) / assumed_speed(profile).memory_bytes_per_s
-    token = max(reading, shape.num_hidden_layers * _SECONDS_PER_BLOCK_AND_TOKEN)
+    weights = frozen_bytes(shape, total, profile, quantization)
+    reading = weights / assumed_speed(profile).memory_bytes_per_s
+    starting = _SECONDS_PER_BLOCK_AND_TOKEN * (launches or 1.0) if profile.num_gpus else _SECONDS_PER_BLOCK_AND_TOKEN
+    if launches is None and profile.num_gpus:
+        starting = _SECONDS_IN_A_GRAPH
+    if quantization is not None:
+        starting *= _DEQUANTIZING_FACTOR
+    token = max(reading, shape.num_hidden_layers * starting)
     operations = 2 * multiplied_parameters(shape) * sequences * max_tokens
     written = Work(operations, math.ceil(sequences / batch) * max_tokens * token)
     return prompts + written + _drawing_work(shape, profile, tokens=sequences * max_tokens)
@@ -277,8 +296,9 @@ def bootstrap_work(*, values: int, num_bootstrap: int, num_means: int) -> Work:
 def _activation_bytes(load: TrainingLoad, size: int) -> int:
     shape, block = load.shape, _values_of_block(load.shape)
     if load.gradient_checkpointing:
-        return load.forward_tokens * size * (shape.num_hidden_layers * shape.hidden_size + block)
-    return load.forward_tokens * size * shape.num_hidden_layers * block
+        again = _RECOMPUTED_FACTOR * block
+        return math.ceil(load.forward_tokens * size * (shape.num_hidden_layers * shape.hidden_size + again))
+    return math.ceil(load.forward_tokens * size * shape.num_hidden_layers * _KEPT_FACTOR * block)
 
 
 def _values_of_block(shape: ModelShape) -> int:

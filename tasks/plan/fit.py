@@ -3,20 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pydantic import ValidationError
-
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
+from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from containers.contracts.outcome import FailureKind
 from containers.contracts.schedule import ScheduleError
 from containers.launch.ladder import Host, Shape, all_steps, next_step
 from tasks.config.errors import Mistake
-from tasks.config.loading import config_files
-from tasks.config.profiles import is_ladder
+from tasks.config.loading import shipped_profiles
 from tasks.config.run_sections import RuntimeSection
-from tasks.config.yaml_reader import read_yaml_file
 from tasks.plan.figures import PlanContext, StagePlan
 from tasks.plan.limits import is_on_gpu, memory_bytes
 
@@ -104,12 +101,15 @@ def _mistake(
 def _changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     """Changes that could help, the smallest first.
 
-    A model that the ranks divide gets the same weights: only the profile changes. Then come shorter examples, adapters
-    in place of all weights, larger GPUs.
+    A model that the ranks divide gets the same weights: only the profile changes. Then come frozen weights of fewer
+    bits, shorter examples, adapters in place of all weights, both, larger GPUs.
     """
     yield from _divided(context, stage)
+    yield from _quantized(context, stage)
     yield from _shorter(context, stage)
-    yield from _adapters(context, stage)
+    for key, words, adapted in _adapters(context, stage):
+        yield key, words, adapted
+        yield from ((key, f"{words}, and {more}", both) for _, more, both in _quantized(adapted, stage))
     yield from _larger_gpus(context, stage)
 
 
@@ -120,6 +120,16 @@ def _divided(context: PlanContext, stage: StageName) -> Iterator[_Change]:
         return
     changed = replace(context, profile=profile.model_copy(update={"distribution": "fsdp"}))
     yield "gpu_profile.distribution", "`distribution: fsdp` in the profile", changed
+
+
+def _quantized(context: PlanContext, stage: StageName) -> Iterator[_Change]:
+    """Hold the frozen weights in 4 bits while adapters train."""
+    section = getattr(context.config, stage.value, None)
+    if stage not in _TRAININGS or section is None or section.lora is None or section.quantization is not None:
+        return
+    writes_by_vllm = getattr(section, "rollout_engine", "") == "vllm"
+    if stage_profile(context.profile, stage).distribution != "fsdp" and not writes_by_vllm:
+        yield f"{stage.value}.quantization", "`nf4`", _with(context, stage, {"quantization": "nf4"})
 
 
 def _shorter(context: PlanContext, stage: StageName) -> Iterator[_Change]:
@@ -147,20 +157,10 @@ def _adapters(context: PlanContext, stage: StageName) -> Iterator[_Change]:
 
 def _larger_gpus(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     """The profiles of configs/gpu_profiles with larger GPUs, smallest GPUs and fewest of them first."""
-    profiles = [profile for profile in _profiles() if profile.gpu_memory_gib > context.profile.gpu_memory_gib]
+    profiles = [profile for profile in shipped_profiles() if profile.gpu_memory_gib > context.profile.gpu_memory_gib]
     for profile in sorted(profiles, key=lambda profile: (profile.gpu_memory_gib, profile.num_gpus)):
         config = context.config.model_copy(update={"gpu_profile": profile})
         yield "gpu_profile", f"{stage.value} on `{profile.name}`", replace(context, config=config, profile=profile)
-
-
-def _profiles() -> Iterator[GpuProfile]:
-    for path in config_files("gpu_profiles"):
-        tree = read_yaml_file(path, shown=str(path))
-        try:
-            if not is_ladder(tree):
-                yield GpuProfile.model_validate(tree)
-        except ValidationError:
-            continue
 
 
 def _smallest_shape(context: PlanContext, stage: StageName) -> PlanContext:

@@ -99,7 +99,7 @@ def training_load(
     if head_alone:
         trainable = head_parameters
     else:
-        trainable = total if lora is None else lora_parameters(shape, r=lora.r) + head_parameters
+        trainable = total if lora is None else lora_parameters(shape, lora) + head_parameters
     return TrainingLoad(
         shape=shape,
         total=total,
@@ -110,6 +110,7 @@ def training_load(
         gradient_checkpointing=config.gradient_checkpointing,
         # A head that is trained alone is kept as an adapter without layers.
         uses_adapters=lora is not None or head_alone,
+        quantization=config.quantization,
     )
 
 

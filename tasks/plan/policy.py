@@ -14,11 +14,14 @@ from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.evidence import meters_work
 from tasks.plan.figures import PlanContext
 from tasks.plan.head import Head
-from tasks.plan.inputs.model_shape import total_parameters
+from tasks.plan.inputs.model_shape import lora_parameters, total_parameters
 from tasks.plan.inputs.models import FoundShape
 from tasks.plan.judges import judges_memory
 from tasks.plan.load import longest_prompt, mean_prompt_tokens, training_load
 from tasks.plan.vllm import vllm_memory
+
+# Adapters and score heads are held in float32.
+_ADAPTER_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,9 @@ def policy_memory(
     parts: dict[str, int] = {}
     if context.scorer is not None and (scorers := context.scorers_of_policy):
         name = "reward model" if len(scorers) == 1 else f"{len(scorers)} reward models"
-        parts[name] = sum(_scorer_bytes(context, config, scorer) for scorer in scorers)
+        first = _own_adapter_bytes(context, config)
+        rest = scorers if first is None else scorers[1:]
+        parts[name] = (first or 0) + sum(_scorer_bytes(context, config, scorer) for scorer in rest)
     prompts = _prefilled_prompts(context, config, batch) * longest_prompt(context, config.max_prompt_length)
     own = completions_of_a_rank(batch) * _room_for_completion(context, config)
     if config.rollout_engine == "vllm":
@@ -146,6 +151,16 @@ def policy_memory(
         parts["reference policy"] = estimates.inference_memory(load.total, context.profile)
     looking = judges_memory(context, context.config.judges_of_evidence, context.profile)
     return parts | looking | critic_memory(context, config, load)
+
+
+def _own_adapter_bytes(context: PlanContext, config: TrainPolicyConfig) -> int | None:
+    """Bytes of the run's own reward model where it is an adapter on the policy's frozen weights; else None."""
+    training, model = context.config.train_reward_model, context.model
+    if not context.config.trains_reward_model or training.lora is None or training.use_cls:
+        return None
+    if config.lora is None or model is None:
+        return None
+    return _ADAPTER_BYTES * (lora_parameters(model.shape, training.lora) + model.shape.hidden_size)
 
 
 def _scorer_bytes(context: PlanContext, config: TrainPolicyConfig, scorer: FoundShape) -> int:
@@ -217,10 +232,21 @@ def _generation(context: PlanContext, load: TrainingLoad, batch: BatchPlan) -> W
         prompt_tokens=mean_prompt_tokens(context, config.max_prompt_length)
         * (_prefilled_prompts(context, config, batch) / count),
         max_tokens=config.max_completion_length,
+        launches=_launches(context, config),
+        quantization=config.quantization,
     )
     if config.vllm_gpus:
         return Work(work.operations, work.seconds / config.vllm_gpus)
     return Work(work.operations * ranks, work.seconds)
+
+
+def _launches(context: PlanContext, config: TrainPolicyConfig) -> float | None:
+    """How many times the kernels of a plain model generation launches for a token; None for vLLM's CUDA graphs."""
+    if config.rollout_engine == "vllm":
+        return None
+    adapted = 1.0 if config.lora is None else estimates.ADAPTED_FACTOR
+    shares = config.rollout_engine == "shared_prompts" and _shares_prompts(context, config)
+    return max(adapted, estimates.SHARED_PROMPT_FACTOR) if shares else adapted
 
 
 def _judging(

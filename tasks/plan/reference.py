@@ -27,6 +27,7 @@ def plan_compute_reference(context: PlanContext) -> StagePlan:
     if load is not None and head is not None:
         work = None if pairs is None else reference_work(context, config, load, head, pairs)
         parts = estimates.scoring_memory(load.shape, context.profile, tokens=load.forward_tokens, name="reference")
+        parts["reference"] = estimates.frozen_bytes(load.shape, load.total, context.profile, config.quantization)
         if config.lora is None:
             # Weights that are trained whole are held in float32.
             parts["reference"] = 4 * load.total

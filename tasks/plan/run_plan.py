@@ -18,6 +18,7 @@ from tasks.plan.figures import CachedWords, Figure, PlanContext, StagePlan, disk
 from tasks.plan.fit import unfit_mistakes
 from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed, HostMemory, read_host_memory, short_memory
 from tasks.plan.inputs.data import data_size
+from tasks.plan.inputs.gpu_speed import assumed_speed, with_card_here
 from tasks.plan.inputs.lengths import read_demonstration_lengths, read_lengths, read_prompt_lengths
 from tasks.plan.inputs.model_shape import total_parameters
 from tasks.plan.inputs.models import FoundShape, find_model_shape, find_scorer_shape, known_starts
@@ -151,9 +152,10 @@ def draft_plan(
     reference = config.filter_dataset.polarity.reference_reward_model
     vocabulary_size = model.shape.vocab_size if model else None
     lengths = read_lengths(config, data, vocabulary_size=vocabulary_size, artifacts=artifacts)
+    profile = with_card_here(config.gpu_profile)
     context = PlanContext(
         config,
-        config.gpu_profile,
+        profile,
         data,
         model,
         cached,
@@ -182,7 +184,7 @@ def draft_plan(
     plan = RunPlan(
         name=config.run.name,
         config_path=config_path,
-        profile=config.gpu_profile,
+        profile=profile,
         model=model.words if model else "unknown shape: pass --model-config with the model's config.json",
         dataset=data.words,
         stages=stages,
@@ -202,7 +204,7 @@ def draft_plan(
 
 def _assumptions(context: PlanContext) -> Iterator[str]:
     if context.profile.num_gpus:
-        yield f"speed: {estimates.assumed_speed(context.profile).words}; not measured on this machine"
+        yield f"speed: {assumed_speed(context.profile).words}; not measured on this machine"
     else:
         yield f"time: {context.cpu.words}"
     unread = _unread(context)
@@ -221,7 +223,7 @@ def _assumptions(context: PlanContext) -> Iterator[str]:
         "earlier tokens is left out"
     )
     yield "trained weights, gradients and AdamW's moments in float32, frozen weights in the profile's precision"
-    alone = "; an evaluation has one GPU" if context.profile.num_gpus > 1 else ""
+    alone = "; evaluations are spread over all GPUs" if context.profile.num_gpus > 1 else ""
     yield f"completions are generated to their full length{alone}"
     yield (
         "disk: the checkpoints that are kept, the best one and one that is being written among them, and final "

@@ -1,5 +1,6 @@
 """Plans of stages that train nothing: the filter, with its reference reward model if there is one, and evaluations."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -168,7 +169,8 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
         mean = mean_conversation(context, config.max_length)
         tokens_of_each = [2 * pairs.value * mean, *((size or 0) / _SUITE_BYTES_PER_TOKEN for size in sizes)]
         judged = sum(tokens_of_each) + _edited_tokens(tokens_of_each, num_pairs=config.num_edited_pairs, mean=mean)
-        work = estimates.forward_work(scorer.shape, profile, tokens=judged, num_processes=1)
+        gpus = gpus_at_work(profile)
+        work = estimates.forward_work(scorer.shape, profile, tokens=judged, num_processes=gpus)
         work += bootstrap(context)
     return replace(
         context.plan_of(stage),
@@ -245,6 +247,7 @@ def _of_completions(
 
 def _judging(context: PlanContext, *, num_prompts: int) -> Work:
     config, profile = context.config.evaluate_policy, context.profile
+    gpus = gpus_at_work(stage_profile(profile, StageName.EVALUATE_POLICY))
     prompt, own = mean_prompt_tokens(context, config.max_prompt_length), config.max_completion_length
     num_pairs = num_prompts * config.completions_per_prompt
     tokens = 2 * num_pairs * (prompt + own)
@@ -252,15 +255,20 @@ def _judging(context: PlanContext, *, num_prompts: int) -> Work:
         context, config.judges, num_pairs=num_pairs, prompt_tokens=prompt, answer_tokens=own, num_processes=1
     )
     for scorer in context.scorers_of_policy:
-        found += estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=1)
+        found += estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=gpus)
     return found
+
+
+def gpus_at_work(profile: GpuProfile) -> int:
+    """How many devices share the forwards of an evaluation: all GPUs of its stage, or the CPU."""
+    return max(1, profile.num_gpus)
 
 
 def _writing(context: PlanContext, *, num_prompts: int) -> Work | None:
     if context.model is None:
         return None
     config, shape, profile = context.config.evaluate_policy, context.model.shape, context.profile
-    count = num_prompts * config.completions_per_prompt
+    count, gpus = num_prompts * config.completions_per_prompt, max(1, profile.num_gpus)
     prompt_tokens = mean_prompt_tokens(context, config.max_prompt_length)
     one_policy = estimates.generation_work(
         shape,
@@ -272,7 +280,11 @@ def _writing(context: PlanContext, *, num_prompts: int) -> Work | None:
         max_tokens=config.max_completion_length,
     )
     tokens = count * (prompt_tokens + config.max_completion_length)
-    return (one_policy + estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)) * 2
+    read = estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
+    found = (one_policy + read) * 2
+    # Batches are dealt to the GPUs; there may be fewer of them.
+    at_once = max(1, min(gpus, math.ceil(count / config.batch_size)))
+    return Work(found.operations, found.seconds / at_once)
 
 
 def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:

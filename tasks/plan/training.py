@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from containers.contracts.configs.parts.policy_algorithms import MOST_ROUNDS
 from containers.contracts.configs.parts.training import TrainingSchedule
@@ -27,6 +27,7 @@ from tasks.plan.figures import (
 from tasks.plan.fit import ladder_lines
 from tasks.plan.head import Head
 from tasks.plan.inputs.data import Count, Origin
+from tasks.plan.inputs.model_shape import unknown_layers
 from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
 from tasks.plan.load import TrainingConfig, forward_figure, reward_model_load, why_padded
 from tasks.plan.offline import baseline_work, offline_head, offline_load, why_completions_padded
@@ -237,6 +238,7 @@ def _training_plan(
     memory: tuple[Figure, ...] = ()
     host_memory, disk = None, None
     if load is not None and context.model is not None:
+        context.mistakes.extend(_layer_mistakes(config, load))
         origin = context.model.origin
         figures += [
             *_token_figures(stage, batch, schedule, load),
@@ -264,6 +266,17 @@ def _training_plan(
         time=time_figure(context, stage, work, note=time_note, missing=context.missing),
         ladder=ladder_lines(config, context.profile, batch, runtime=context.config.runtime),
     )
+
+
+def _layer_mistakes(config: TrainingConfig, load: TrainingLoad) -> Iterator[Mistake]:
+    """Names of layers that the model does not have."""
+    unknown = [] if config.lora is None else unknown_layers(load.shape, config.lora)
+    if unknown:
+        yield Mistake(
+            f"{config.stage}.lora",
+            f"{load.shape.model_type} has no linear layer {', '.join(unknown)}. Its layers are "
+            f"{', '.join(load.shape.linear_sizes)}.",
+        )
 
 
 def _epochs_figure(num_steps: int, batch: BatchPlan, examples: Count, unit: str) -> Figure:

@@ -13,6 +13,7 @@ from containers.contracts.outcome import FailureKind
 from containers.contracts.spec import StageSpec
 from containers.launch.base import LaunchRequest, StageExit
 from containers.launch.docker.runtime import stage_image_digest
+from containers.launch.environment import folder_environment
 from containers.launch.failures.classify import classify
 from tests.unit.factories.launch_factory import Watcher, make_input, make_profile
 
@@ -164,3 +165,23 @@ for number in range(6000):
 """
     stage_exit, _ = run(program)
     assert stage_exit.log_tail[-1] == "stopped 11 True"
+
+
+LOADS_FROM_ITS_CACHES = """
+import ctypes, json, os, pathlib, shutil, sysconfig
+library = next(pathlib.Path(sysconfig.get_path("stdlib"), "lib-dynload").glob("*.so"))
+told = json.loads(os.environ["FOLDERS"])
+for name in told:
+    folder = pathlib.Path(os.environ[name])
+    folder.mkdir(parents=True, exist_ok=True)
+    ctypes.CDLL(shutil.copy(library, folder / "made.so"))
+    print(name, "loads")
+"""
+
+
+def test_what_a_library_compiles_can_be_loaded_from_every_folder_where_libraries_put_it(run: RunStage) -> None:
+    names = ["HOME", *(name for name in folder_environment("/x") if not name.startswith("TORCH_NCCL"))]
+    program = f"import os; os.environ['FOLDERS'] = {json.dumps(json.dumps(names))}\n{LOADS_FROM_ITS_CACHES}"
+    stage_exit, _ = run(program)
+    assert stage_exit.exit_code == 0, stage_exit.log_tail
+    assert list(stage_exit.log_tail) == [f"{name} loads" for name in names]

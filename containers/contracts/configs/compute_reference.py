@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from containers.contracts.base import Frozen, Tokens, TokensPerForward
-from containers.contracts.configs.parts.training import ChatTemplate
+from containers.contracts.configs.parts.training import ChatTemplate, Quantization
 from containers.contracts.configs.train_dpo import TrainDpoConfig
 
 _OF_TRAIN_DPO = "Leave it out: the run puts that of train_dpo here"
@@ -27,6 +27,7 @@ class ComputeReferenceConfig(Frozen):
     whole_model: bool = Field(
         False, description="Leave it out: whether train_dpo trains every weight, and so keeps them in float32"
     )
+    quantization: Quantization | None = Field(None, description=_OF_TRAIN_DPO)
     mismatched: bool = Field(
         False, description="Leave it out: whether the loss is kto, which compares with completions to other prompts"
     )
@@ -40,6 +41,7 @@ class ComputeReferenceConfig(Frozen):
                 "pack": training.pack,
                 "pack_tokens": training.pack_tokens if self.pack_tokens is None else self.pack_tokens,
                 "whole_model": training.lora is None,
+                "quantization": training.quantization,
                 "mismatched": training.loss == "kto",
             }
         )

@@ -15,10 +15,12 @@ from containers.contracts.configs.parts.training import (
     CHECKPOINTING,
     LONGEST,
     OPTIMIZER,
+    QUANTIZATION,
     SCHEDULE,
     ChatTemplate,
     LoraSettings,
     OptimizerSettings,
+    Quantization,
     TrainingSchedule,
 )
 
@@ -64,6 +66,7 @@ class TrainDpoConfig(Frozen):
         "of the start model",
     )
     lora: LoraSettings | None = Field(LoraSettings(), description="Train adapters only; null: every weight")
+    quantization: Quantization | None = Field(None, description=QUANTIZATION)
     gradient_checkpointing: bool = Field(True, description=CHECKPOINTING)
     pack: bool = Field(
         True,

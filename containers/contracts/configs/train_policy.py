@@ -28,11 +28,13 @@ from containers.contracts.configs.parts.rewards import REWARD_MODEL_ALONE, Rewar
 from containers.contracts.configs.parts.training import (
     CHECKPOINTING,
     OPTIMIZER,
+    QUANTIZATION,
     SCHEDULE,
     VLLM_FRACTION_ALONE,
     VLLM_FRACTION_BESIDE_TRAINING,
     LoraSettings,
     OptimizerSettings,
+    Quantization,
     TrainingSchedule,
 )
 from containers.contracts.registries import RolloutEngine
@@ -126,6 +128,7 @@ class TrainPolicyConfig(Frozen):
         None, description="Tokens per forward of the reward model, as evaluate_reward_model.batch_tokens"
     )
     lora: LoraSettings | None = Field(LoraSettings(), description="Train adapters only; null: every weight")
+    quantization: Quantization | None = Field(None, description=QUANTIZATION)
     gradient_checkpointing: bool = Field(True, description=CHECKPOINTING)
     pack: bool = Field(
         True,

@@ -9,10 +9,12 @@ from containers.contracts.configs.parts.training import (
     CHECKPOINTING,
     LONGEST,
     OPTIMIZER,
+    QUANTIZATION,
     SCHEDULE,
     ChatTemplate,
     LoraSettings,
     OptimizerSettings,
+    Quantization,
     TrainingSchedule,
 )
 
@@ -37,6 +39,7 @@ class TrainRewardModelConfig(Frozen):
     lora: LoraSettings | None = Field(
         LoraSettings(), description="The adapters; null with `trainable: full` or `head`, which have none"
     )
+    quantization: Quantization | None = Field(None, description=QUANTIZATION)
     use_margin: bool = Field(False, description="Demand a larger margin of strongly preferred pairs (strength 1 to 3)")
     center_rewards_coefficient: Weight | None = Field(
         0.01, description="Pull the two scores of each pair to a sum of zero; null: off"

@@ -9,10 +9,12 @@ from containers.contracts.configs.parts.training import (
     CHECKPOINTING,
     LONGEST,
     OPTIMIZER,
+    QUANTIZATION,
     SCHEDULE,
     ChatTemplate,
     LoraSettings,
     OptimizerSettings,
+    Quantization,
     TrainingSchedule,
 )
 
@@ -30,6 +32,7 @@ class TrainSftConfig(Frozen):
         "which reward model and policy start. null: that of the base model",
     )
     lora: LoraSettings | None = Field(None, description="Train adapters only; null: every weight")
+    quantization: Quantization | None = Field(None, description=QUANTIZATION)
     gradient_checkpointing: bool = Field(False, description=CHECKPOINTING)
     pack: bool = Field(
         True,

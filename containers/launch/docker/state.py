@@ -18,6 +18,8 @@ from containers.formatting import one_line, short_digest
 STAGES_DIGEST_LABEL = "rlhf.stages_digest"
 # Packages beyond those of every stage image (build.sh --with), as they were given to pip.
 EXTRAS_LABEL = "rlhf.extras"
+# CUDA that its torch was built with, or `none`.
+CUDA_LABEL = "rlhf.cuda"
 WITHOUT_DOCKER = "use the process runtime (`--set runtime.kind=process`)"
 _SHOWN_CHARACTERS = 200
 _LOOK_LIMIT_S = 5
@@ -65,6 +67,7 @@ class ImageState:
         digest: `sha256:…`; empty where the image is not there.
         stages_digest: the label with the digest of its stage sources; empty where it has none.
         extras: packages that it was built with beyond those of every stage image.
+        cuda: that its torch was built with, as `13.0`, or `none`; empty where it does not say.
         problem: why there is none, as text to follow the image's name; empty where the image is there.
         advice: what to do about it.
     """
@@ -73,6 +76,7 @@ class ImageState:
     digest: str = ""
     stages_digest: str = ""
     extras: tuple[str, ...] = ()
+    cuda: str = ""
     problem: str = ""
     advice: str = ""
 
@@ -142,6 +146,7 @@ def read_image(name: str) -> ImageState:
                 digest=str(image.id),
                 stages_digest=labels.get(STAGES_DIGEST_LABEL, ""),
                 extras=tuple(labels.get(EXTRAS_LABEL, "").split()),
+                cuda=labels.get(CUDA_LABEL, ""),
             )
     except APIError as error:
         problem, advice = why_no_image(error, name)

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from containers.contracts.hardware import GpuProfile
-from containers.launch.gpus.health import MISSING
-from containers.launch.gpus.inventory import Gpu, GpuReport
-from containers.launch.gpus.verdicts import degraded, faulty, in_use, is_healthy, is_large_enough
+from containers.launch.gpus.cards import Gpu, GpuReport
+from containers.launch.gpus.verdicts import degraded, faulty, in_use, is_healthy, is_large_enough, memory_text
 
 
 class NoProfileFitsError(Exception):
@@ -39,7 +38,7 @@ def choose_profile(
     Args:
         ladder: profiles, the preferred one first.
         without_gpu: the profile for a machine without GPUs.
-        report: the answer of nvidia-smi.
+        report: the answer of the driver.
         usable: the GPUs in `report` that CUDA_VISIBLE_DEVICES lets programs use.
         leased: GPU UUID → which run holds it.
         divides: returns why the run's batches cannot be divided over the profile's ranks; empty where they can.
@@ -47,7 +46,7 @@ def choose_profile(
     Raises:
         NoProfileFitsError: the GPUs cannot be read, or no profile fits them.
     """
-    if report.problem == MISSING or "reports no devices" in report.problem:
+    if report.has_none:
         return ProfileChoice(without_gpu, f"{report.problem}, so no GPU is used")
     if report.problem:
         raise NoProfileFitsError(f"The GPUs of this machine cannot be read: {report.problem}. {report.advice}")
@@ -87,4 +86,6 @@ def _left_out(usable: Sequence[Gpu], leased: Mapping[str, str]) -> list[str]:
             found.append(f"GPU {gpu.index}: {leased[gpu.uuid]} has it")
         elif (held := in_use(gpu)) is not None:
             found.append(held[0])
+        elif gpu.memory_total_mib is None:
+            found.append(f"GPU {gpu.index}: {memory_text(gpu)}")
     return found

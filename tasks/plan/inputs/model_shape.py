@@ -1,12 +1,14 @@
 """The numbers of a model's config.json that decide its size, and the parameter counts that follow from them."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.packing_traits import PLAIN, PackingTraits, packing_traits
 from tasks.config.errors import ConfigError
 from tasks.config.yaml_reader import read_yaml_file
@@ -30,6 +32,8 @@ TYPE_DEFAULTS: dict[str, dict[str, Any]] = {
     "ernie4_5": _TIED,
     "lfm2": _TIED,
 }
+# Types whose blocks have the seven linear layers of `linear_sizes`, under these names and no other.
+_PLAIN_TYPES = frozenset({"qwen2", "qwen3", "llama", "mistral", "gemma", "gemma2", "gemma3_text", "smollm3"})
 # Types with as many key and value heads as query heads if config.json names only the latter.
 UNGROUPED_TYPES = frozenset({"llama", "phi3", "olmo2", "granite", "cohere", "cohere2"})
 
@@ -85,13 +89,18 @@ class ModelShape(BaseModel):
         return self.num_key_value_heads * self.head_dim
 
     @property
-    def linear_sizes(self) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of the seven linear layers of one block: q, k, v, o, gate, up, down."""
+    def linear_sizes(self) -> dict[str, tuple[int, int]]:
+        """Name → (inputs, outputs) of the seven linear layers of one block; some architectures fuse them."""
         hidden, queries, keys, inner = self.hidden_size, self.query_width, self.key_value_width, self.intermediate_size
-        return (
-            *((hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)),
-            *((hidden, inner), (hidden, inner), (inner, hidden)),
-        )
+        return {
+            "q_proj": (hidden, queries),
+            "k_proj": (hidden, keys),
+            "v_proj": (hidden, keys),
+            "o_proj": (queries, hidden),
+            "gate_proj": (hidden, inner),
+            "up_proj": (hidden, inner),
+            "down_proj": (inner, hidden),
+        }
 
 
 def text_part(content: Any) -> Any:
@@ -138,12 +147,29 @@ def total_parameters(shape: ModelShape, *, head: Head) -> int:
     return embedding + blocks + shape.hidden_size + top
 
 
-def lora_parameters(shape: ModelShape, *, r: int) -> int:
-    """Parameters of rank-r adapters on every linear layer but the head.
+def lora_parameters(shape: ModelShape, lora: LoraSettings) -> int:
+    """Parameters of the adapters; names that the shape does not know (fused layers) count as all layers.
 
-    Example: r 64 on Qwen3-8B is 174,587,904.
+    Example: r 64 on all linear layers of Qwen3-8B is 174,587,904.
     """
-    return shape.num_hidden_layers * sum(r * (inputs + outputs) for inputs, outputs in shape.linear_sizes)
+    sizes = shape.linear_sizes
+    known = [name for name in sizes if not lora.targets or _is_named(name, lora.targets)]
+    aimed = [name for name in known or sizes if not _is_named(name, lora.exclude)]
+    return shape.num_hidden_layers * sum(lora.r * sum(sizes[name]) for name in aimed)
+
+
+def unknown_layers(shape: ModelShape, lora: LoraSettings) -> list[str]:
+    """Named layers that the model does not have, where its type is one whose layers are known by name."""
+    if shape.model_type not in _PLAIN_TYPES:
+        return []
+    return [
+        name for name in (*lora.targets, *lora.exclude) if not any(_is_named(own, [name]) for own in shape.linear_sizes)
+    ]
+
+
+def _is_named(layer: str, names: Iterable[str]) -> bool:
+    """Whether one of the names, which may have parts before (`self_attn.q_proj`), is that of the layer."""
+    return any(name.rsplit(".", 1)[-1] == layer for name in names)
 
 
 def multiplied_parameters(shape: ModelShape) -> int:
@@ -193,4 +219,4 @@ def block_parameters(shape: ModelShape) -> int:
 
 
 def _linear_parameters_of_block(shape: ModelShape) -> int:
-    return sum(inputs * outputs for inputs, outputs in shape.linear_sizes)
+    return sum(inputs * outputs for inputs, outputs in shape.linear_sizes.values())

@@ -11,6 +11,7 @@ from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.digests import file_entries
 from containers.contracts.manifest import LineageEntry, Manifest
 from containers.contracts.names import BASE_FOLDER, MANIFEST_FILE, StageName
+from containers.evals.sample_predictions import sample_predictions, write_sample_predictions
 from containers.models.loading import (
     apply_lora,
     freeze_all_but_head,
@@ -20,6 +21,7 @@ from containers.models.loading import (
     save_merged,
 )
 from containers.models.score_token import add_score_token
+from containers.scoring.scorer import RewardScorer
 from tests.unit.factories.tiny_policy import save_causal_model
 
 
@@ -54,6 +56,7 @@ def trained_reward_model(folder: Path, *, digest: str = "sha256:0", seed: int = 
     lineage = (LineageEntry(name="start_model", digest=digest, origin="test/start_model"),)
     by = ScoreStatistics(mean=0.5, standard_deviation=2.0, num_scores=9, scores_of="these")
     (made.merged / SCORE_STATISTICS_FILE).write_text(by.model_dump_json())
+    _log_scores(folder, made)
     manifest = Manifest(
         stage=StageName.TRAIN_REWARD_MODEL,
         key="a" * 64,
@@ -63,6 +66,27 @@ def trained_reward_model(folder: Path, *, digest: str = "sha256:0", seed: int = 
     )
     (folder / MANIFEST_FILE).write_text(manifest.model_dump_json())
     return made
+
+
+def _log_scores(folder: Path, made: MadeAdapter) -> None:
+    """Write the scores that a training logs of a few pairs."""
+    scorer = RewardScorer.load(made.merged, device="cpu", dtype=torch.float32, max_length=256, batch_size=4)
+    rows = [
+        {
+            "prompt": [turn("user", "x" * n)],
+            "chosen": [turn("assistant", "a" * n)],
+            "rejected": [turn("assistant", "b")],
+        }
+        for n in range(1, 9)
+    ]
+    sides = [[*row["prompt"], *row[side]] for row in rows for side in ("chosen", "rejected")]
+    scores = scorer.score(sides)
+    pairs = list(zip(scores[::2], scores[1::2], strict=True))
+    write_sample_predictions(folder, sample_predictions([{**row, "domain": ""} for row in rows], pairs))
+
+
+def turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
 
 
 def make_adapter(

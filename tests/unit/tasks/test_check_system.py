@@ -14,6 +14,7 @@ from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding
+from containers.launch.gpus.drivers import NO_CUDA
 from tasks.check_system import failures, refusal, run_checks, table
 from tasks.config.run import RunConfig
 from tasks.config.sources import DatasetSource, ModelSource
@@ -99,6 +100,7 @@ def test_vllm_is_asked_for_only_where_it_writes_the_completions(config: RunConfi
 def test_every_lack_is_reported_at_once(config: RunConfig, tmp_path: Path, smi: pytest.MonkeyPatch) -> None:
     smi.setenv("FAKE_SMI", "busy")
     smi.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    smi.setattr("tasks.check_system.installed_cuda", lambda: NO_CUDA)
     suites = (SuiteFile(name="mine", path=str(tmp_path / "no-pairs.jsonl")),)
     lacking = on_servers(config, "http://127.0.0.1:1/api", "http://127.0.0.1:1").model_copy(
         update={
@@ -112,11 +114,12 @@ def test_every_lack_is_reported_at_once(config: RunConfig, tmp_path: Path, smi: 
     needed = plan_that_needs(config, disk_bytes=10**18, memory_bytes=10**15)
     failed = {row.name: row for row in failures(run_checks(lacking, needed))}
     assert set(failed) == {
-        *("GPU 0", "disk", "memory", "base model", "dataset", "suite mine", "tokenizer_file"),
+        *("GPU 0", "NVIDIA driver", "disk", "memory", "base model", "dataset", "suite mine", "tokenizer_file"),
         "Prefect",
     }
     assert all(row.advice for row in failed.values())
     assert failed["GPU 0"].found == "GPU 0: 38000/49140 MiB used by others (pid 123 python)"
+    assert failed["NVIDIA driver"].found == "570.86.15; the torch of this Python is built without CUDA"
     assert failed["dataset"].found == f"dataset.train: {tmp_path / 'no-rows.jsonl'} does not exist."
 
 

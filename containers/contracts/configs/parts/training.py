@@ -13,8 +13,15 @@ VLLM_FRACTION_BESIDE_TRAINING = 0.3
 VLLM_FRACTION_ALONE = 0.9
 LONGEST = "Tokens of prompt plus completion; longer ones are left out and counted"
 CHECKPOINTING = "Compute activations again in the backward pass: less memory, more time"
+QUANTIZATION = (
+    "Hold the frozen weights in 4 bits (nf4) or 8 (int8) while adapters train; the published model has the dequantized "
+    "weights with the adapters merged. null: in the profile's precision"
+)
 OPTIMIZER = "AdamW and its learning rate"
 SCHEDULE = "How long, how often evaluated and saved"
+
+
+Quantization = Literal["nf4", "int8"]
 
 
 def _that_reads_messages(value: str) -> str:
@@ -29,11 +36,29 @@ def _that_reads_messages(value: str) -> str:
 ChatTemplate = Annotated[str, AfterValidator(_that_reads_messages)]
 
 
+# The end of a layer's name, as `q_proj`.
+LayerName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")]
+
+
 class LoraSettings(Frozen):
-    """Low-rank adapters on all linear layers. There is no dropout: TRL always sets it to 0."""
+    """Low-rank adapters on linear layers."""
 
     r: int = Field(64, ge=1, le=1024, description="Rank; 64 on all linear layers of Qwen3-8B is 174.6M parameters")
     alpha: Width = Field(128, ge=1, description="Scale; the update is multiplied by alpha / r")
+    targets: tuple[LayerName, ...] = Field(
+        (),
+        max_length=64,
+        description="Linear layers that get adapters, by the end of their names (`q_proj`); empty: all",
+    )
+    exclude: tuple[LayerName, ...] = Field((), max_length=64, description="Linear layers that get none, likewise")
+    use_rslora: bool = Field(
+        False, description="Multiply by alpha / √r instead, so that high ranks learn as fast (arXiv:2312.03732)"
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="Share of an adapter's inputs left out at random; train_sft and train_reward_model only, since the "
+        "other trainings compare probabilities, to which it would add chance",
+    )
 
 
 class OptimizerSettings(Frozen):

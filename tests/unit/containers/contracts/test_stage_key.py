@@ -7,6 +7,7 @@ import pytest
 
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
+from containers.contracts.configs.evaluate_sets import EvaluateSetsConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
 from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS
@@ -131,15 +132,34 @@ def test_gpus_that_vllm_has_to_itself_have_no_rank_in_the_policys_training_alone
     assert config_profile(profile, TrainPolicyConfig()) == profile
 
 
-def test_a_judge_by_vllm_gets_the_gpus_that_it_names_and_no_other_evaluation_more_than_one() -> None:
+def test_an_evaluation_has_all_gpus_and_one_program_and_sets_have_those_of_their_judge() -> None:
     profile = GpuProfile(name="8x80gb", num_gpus=8, num_processes=8, gpu_memory_gib=80)
     judges = (LanguageModelJudge(path="large", engine="vllm", vllm_gpus=4), ExactTerm())
     part = config_profile(profile, EvaluatePolicyConfig(judges=judges))
-    assert (part.num_gpus, part.num_processes, part.num_rollout_gpus) == (4, 1, 3)
+    assert (part.num_gpus, part.num_processes, part.num_rollout_gpus) == (8, 1, 7)
     assert GpuProfile.model_validate_json(part.model_dump_json()) == part
-    plain = config_profile(profile, EvaluatePolicyConfig(judges=judges[1:]))
+    sets = config_profile(profile, EvaluateSetsConfig(judges=judges))
+    assert (sets.num_gpus, sets.num_processes, sets.num_rollout_gpus) == (4, 1, 3)
+    plain = config_profile(profile, EvaluateSetsConfig(judges=judges[1:]))
     assert (plain.num_gpus, plain.num_rollout_gpus) == (1, 0)
     assert config_profile(PROFILE, EvaluatePolicyConfig(judges=judges)).num_gpus == 0
+
+
+def test_a_spread_evaluation_has_the_key_that_it_has_on_one_gpu() -> None:
+    one, eight = (GpuProfile(name="box", num_gpus=count, num_processes=count, gpu_memory_gib=80) for count in (1, 8))
+    for config, is_same in ((EvaluateRewardModelConfig(), True), (TrainRewardModelConfig(), False)):
+        keys = {
+            stage_key(
+                config,
+                seed=0,
+                inputs=(),
+                code_digest="sha256:1",
+                profile=config_profile(each, config),
+                batch=SINGLE_BATCH,
+            )
+            for each in (one, eight)
+        }
+        assert (len(keys) == 1) is is_same
 
 
 def test_why_auto_took_a_profile_changes_no_key() -> None:
@@ -165,11 +185,9 @@ def test_a_value_that_equals_nothing_is_no_part_of_a_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_gpus", "precision", "used", "found"), [(4, "bf16", 1, "bf16"), (0, "float32", 0, "float32")]
+    ("num_gpus", "precision", "used", "found"), [(4, "bf16", 4, "bf16"), (0, "float32", 0, "float32")]
 )
-def test_a_stage_of_one_gpu_uses_one_of_them_and_one_without_none(
-    num_gpus: int, precision: str, used: int, found: str
-) -> None:
+def test_an_evaluation_uses_all_gpus_and_one_without_none(num_gpus: int, precision: str, used: int, found: str) -> None:
     profile = GpuProfile(
         name="box",
         num_gpus=num_gpus,

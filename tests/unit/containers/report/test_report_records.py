@@ -154,7 +154,7 @@ def test_gpu_time_is_shown_where_a_run_had_gpus(made: MadeRun) -> None:
     )
     inputs = load_report_inputs(made.context(pipeline=made.pipeline.model_copy(update={"measured": on_gpus})))
     by_stage = {record.stage: record for record in inputs.pipeline.stages}
-    for stage, gpus in (("train_policy", 8), ("evaluate_policy", 1), ("filter_dataset", 0)):
+    for stage, gpus in (("train_policy", 8), ("evaluate_policy", 8), ("filter_dataset", 0)):
         record = by_stage[StageName(stage)]
         assert gpu_seconds(inputs, record) == pytest.approx(gpus * record.duration_s), stage
     assert "GPU time" in repr(stages_table(inputs))

@@ -8,7 +8,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import CERTIFICATE_FILE, StageName
 from containers.harness.context import StageContext
 from containers.harness.errors import MissingPrerequisiteError
-from containers.rewards.reward_model import require_certificate
+from containers.rewards.certified import require_certificate
 from containers.scoring.scorer import score_head_sha256
 from tests.unit.factories.report.certificate_factory import write_certificate
 from tests.unit.factories.spec_factory import make_context

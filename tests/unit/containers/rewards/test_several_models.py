@@ -1,5 +1,6 @@
 """Several reward models give one reward: their mean, the lowest, or less where they disagree; each is certified."""
 
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import StageName
 from containers.contracts.records import ComparedTerm
 from containers.document.markdown import markdown
+from containers.evals.sample_predictions import SAMPLE_PREDICTIONS_FILE
 from containers.evals.score_statistics import SCORE_STATISTICS_FILE
 from containers.harness.context import StageContext
-from containers.harness.errors import MissingPrerequisiteError
+from containers.harness.errors import MissingPrerequisiteError, StageError
 from containers.models.loading import apply_lora, load_causal_model
 from containers.report.policy.comparison import policy_section
 from containers.rewards.base import Reward, StartedTerm
@@ -203,7 +205,7 @@ def test_models_trained_from_the_start_model_are_adapters_on_its_own_tensors_wit
         written = [[*one.conversation, {"role": "assistant", "content": one.text}] for one in ROWS]
         assert member.scored(ROWS) == pytest.approx(scorer.score_written(written), abs=1e-5)
         weights = {weight.data_ptr() for name, weight in member._scorer.model.named_parameters() if "layers" in name}
-        assert bool(weights & own) is bool(ending), "the run's own is the very model of the certificate"
+        assert weights & own
 
 
 @pytest.mark.parametrize("digest", ["sha256:0", "sha256:1"])
@@ -211,8 +213,23 @@ def test_a_training_says_which_reward_models_share_the_policys_weights(tmp_path:
     context = context_of(tmp_path / "run", trained(tmp_path, digest=digest), term_of(3, combine="worst"))
     train_policy.run(context)
     notes = (context.work / "events.jsonl").read_text()
-    assert notes.count("is an adapter on the policy's own frozen weights") == (2 if digest == "sha256:0" else 0)
+    assert notes.count("is an adapter on the policy's own frozen weights") == (3 if digest == "sha256:0" else 0)
     assert notes.count("its score head is sha256:") == 3
+    held = "The reward model holds: on pairs that its training logged, with the policy's float32 weights, margins of"
+    assert notes.count(held) == (3 if digest == "sha256:0" else 0)
+
+
+def test_a_reward_model_that_scores_otherwise_on_the_policys_weights_is_refused_before_the_first_step(
+    tmp_path: Path,
+) -> None:
+    inputs = trained(tmp_path)
+    logged = inputs["reward_model"] / SAMPLE_PREDICTIONS_FILE
+    samples = json.loads(logged.read_text())
+    for sample in samples:
+        sample["score_chosen"], sample["score_rejected"] = sample["score_rejected"], sample["score_chosen"]
+    logged.write_text(json.dumps(samples))
+    with pytest.raises(StageError, match="is not the certified one there: on pairs that its training logged"):
+        train_policy.run(context_of(tmp_path / "run", inputs, term_of(1)))
 
 
 @pytest.mark.parametrize(

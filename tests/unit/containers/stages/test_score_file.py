@@ -25,7 +25,7 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, DivergedError, MissingPrerequisiteError
 from containers.harness.recorder import Recorder
 from containers.launch.arguments import docker_spec
-from containers.scoring.scorer import RewardScorer
+from containers.scoring import scorer
 from containers.stages import score_file
 from tests.unit.factories.adapter_factory import make_adapter
 from tests.unit.factories.reward_model_factory import transformers_scores
@@ -252,15 +252,15 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_score_that_is_not_finite_names_its_row(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = RewardScorer._forward
+    scores_of = scorer.padded_batch_scores
 
-    def overflowing(self: RewardScorer, sequences: list[list[int]]) -> list[float]:
+    def overflowing(classifier: Any, batches: list[list[list[int]]]) -> list[list[float]]:
         return [
-            float("inf") if len(ids) > 60 else score
-            for ids, score in zip(sequences, forward(self, sequences), strict=True)
+            [float("inf") if len(ids) > 60 else score for ids, score in zip(batch, scores, strict=True)]
+            for batch, scores in zip(batches, scores_of(classifier, batches), strict=True)
         ]
 
-    monkeypatch.setattr(RewardScorer, "_forward", overflowing)
+    monkeypatch.setattr(scorer, "padded_batch_scores", overflowing)
     rows = [{"prompt": "q", "response": "x"}, {"prompt": "q", "response": "x" * 70}, {"prompt": "q", "response": "z"}]
     with pytest.raises(DivergedError, match=r"Row 2: 1 of 1 scores are not finite"):
         _score(tmp_path, model, rows)

@@ -114,7 +114,8 @@ def test_a_section_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_section_inside_a_section_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
     section = "train_policy.lora"
-    assert _printed(capsys, section)[0] == [section, f"{section}.r", f"{section}.alpha"]
+    keys = ("r", "alpha", "targets", "exclude", "use_rslora", "dropout")
+    assert _printed(capsys, section)[0] == [section, *(f"{section}.{key}" for key in keys)]
 
 
 def test_a_list_of_sections_is_printed_with_the_keys_of_its_items(capsys: pytest.CaptureFixture[str]) -> None:

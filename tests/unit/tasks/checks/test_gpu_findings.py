@@ -1,8 +1,11 @@
 """A card that is broken, busy or too small must be refused before it costs hours, with its counter or its holder."""
 
-import pytest
+from collections.abc import Callable
 
-from containers.contracts.hardware import GpuProfile
+import pytest
+from fakes.machines import MACHINES
+
+from containers.contracts.hardware import GpuProfile, NcclSettings
 from containers.contracts.records import CheckFinding
 from containers.launch.gpus.inventory import read_gpus
 from tasks.checks.hardware import gpu_findings
@@ -22,8 +25,7 @@ def _gpu_rows(
 def test_healthy_free_cards_pass(smi: pytest.MonkeyPatch) -> None:
     rows = _gpu_rows(smi, "ok")
     assert {row.verdict for row in rows.values()} == {"ok"}
-    assert rows["GPU 0"].found == "NVIDIA RTX 6000 Ada Generation, 49137/49140 MiB free, 41 °C"
-    assert rows["NVIDIA driver"].found == "570.86.15"
+    assert rows["GPU 0"].found == "NVIDIA RTX 6000 Ada Generation, 49137/49140 MiB free, 41 °C, 300 W at most"
 
 
 def test_a_card_that_others_use_is_refused_with_figures_and_holder(smi: pytest.MonkeyPatch) -> None:
@@ -65,8 +67,52 @@ def test_mig_stops_many_ranks_and_warns_one(smi: pytest.MonkeyPatch) -> None:
 
 def test_a_bad_card_that_the_run_does_not_use_does_not_hinder_it(smi: pytest.MonkeyPatch) -> None:
     rows = _gpu_rows(smi, "ecc", ONE_GPU)
-    assert "GPU 1" not in rows
-    assert {row.verdict for row in rows.values()} == {"ok"}
+    assert (rows["GPUs"].verdict, rows["GPU 0"].verdict, rows["GPU 1"].verdict) == ("ok", "ok", "warning")
+    assert rows["GPU 1"].wanted == "left out; the run does not need it"
+
+
+@pytest.mark.parametrize("mode", ["gone", "unknown", "reset"])
+def test_a_profile_that_asks_for_a_sick_card_is_refused_with_the_one_that_fits(
+    smi: pytest.MonkeyPatch, mode: str
+) -> None:
+    rows = _gpu_rows(smi, mode)
+    assert rows["GPUs"].verdict == rows["GPU 1"].verdict == "failure"
+    assert rows["GPUs"].found == "2 (NVIDIA RTX 6000 Ada Generation), 1 of them out of order"
+    assert "`--profile 1x48gb` fits those that work" in rows["GPUs"].advice
+    assert "does not work, the driver says" in rows["GPU 1"].found
+
+
+def test_links_are_told_and_p2p_over_nvlink_alone_is_warned_of_where_there_is_none(
+    machine: Callable[[str], None],
+) -> None:
+    eight = TWO_GPUS.model_copy(update={"name": "8x80gb", "num_gpus": 8, "num_processes": 8, "gpu_memory_gib": 80})
+    by_nvlink = eight.model_copy(update={"nccl": NcclSettings(p2p_level="NVL")})
+
+    def row(name: str, profile: GpuProfile) -> CheckFinding:
+        machine(MACHINES[name])
+        return {row.name: row for row in gpu_findings(read_gpus(timeout_s=20), profile)}["links of the GPUs"]
+
+    assert (row("eight H100", by_nvlink).found, row("eight H100", by_nvlink).verdict) == (
+        "NVLink, 18 links a card",
+        "ok",
+    )
+    assert row("eight H100 PCIe", eight).verdict == "ok"
+    harmed = row("eight H100 PCIe", by_nvlink)
+    assert (harmed.found, harmed.verdict) == ("PCIe, no NVLink", "warning")
+    assert "remove it from the profile" in harmed.advice
+
+
+def test_memory_that_is_not_reported_is_the_profiles_word(machine: Callable[[str], None]) -> None:
+    machine(MACHINES["one GB10"])
+    rows = {row.name: row for row in gpu_findings(read_gpus(timeout_s=20), ONE_GPU)}
+    assert rows["GPU 0"].verdict == "warning"
+    assert "The 48 GiB of the profile are believed" in rows["GPU 0"].advice
+
+
+def test_a_card_without_bf16_is_refused(smi: pytest.MonkeyPatch) -> None:
+    row = _gpu_rows(smi, "turing")["GPU 0"]
+    assert row.verdict == "failure"
+    assert "cannot compute in bf16" in row.found
 
 
 def test_visible_devices_choose_the_cards_that_are_judged(smi: pytest.MonkeyPatch) -> None:
@@ -88,7 +134,7 @@ def test_too_few_or_too_small_cards_are_refused(smi: pytest.MonkeyPatch) -> None
     assert _gpu_rows(smi, "ok", big)["GPU 0"].found == "GPU 0: 48.0 GiB"
 
 
-@pytest.mark.parametrize("mode", ["norc", "gone", "garbage", "mismatch", "none"])
+@pytest.mark.parametrize("mode", ["norc", "garbage", "mismatch", "none"])
 def test_an_answer_that_cannot_be_believed_is_one_failed_row(smi: pytest.MonkeyPatch, mode: str) -> None:
     rows = _gpu_rows(smi, mode)
     assert list(rows) == ["GPUs"]

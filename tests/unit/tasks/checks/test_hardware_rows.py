@@ -22,7 +22,7 @@ def leases(tmp_path: Path, smi: pytest.MonkeyPatch) -> Path:
 
 
 def _rows(profile: GpuProfile, store: Path) -> dict[str, CheckFinding]:
-    return {row.name: row for row in gpu_rows(profile, "process", store_dir=store)}
+    return {row.name: row for row in gpu_rows(profile, "process", store_dir=store, cuda="12.8")}
 
 
 def test_why_auto_took_the_profile_is_a_row_of_its_own(smi: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_card_that_another_run_has_hinders_no_start_and_names_the_run(smi: pyt
         rows = _rows(TWO, leases)
         assert rows["GPU 0"].verdict == "warning"
         assert rows["GPU 0"].found.startswith("GPU 0: Run other 1, train_policy (process ")
-        assert list(_rows(ONE, leases))[-1] == "GPU 1", "a run for one card would take the free one"
+        assert list(_rows(ONE, leases))[1] == "GPU 1", "a run for one card would take the free one"
     assert _rows(TWO, leases)["GPU 0"].verdict == "failure", "without a lease it is a stranger's"
 
 

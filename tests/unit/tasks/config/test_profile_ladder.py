@@ -74,7 +74,7 @@ def test_a_machine_without_gpu_plans_for_the_cpu_and_says_so(smi: pytest.MonkeyP
     loaded = load_run_config("configs/runs/demo.yaml", profile="auto")
     assert loaded.config.gpu_profile.name == "cpu"
     assert loaded.config.gpu_profile.chosen_because.startswith(
-        "auto: nvidia-smi reports no devices, so no GPU is used; "
+        "auto: the driver reports no devices, so no GPU is used; "
     )
 
 

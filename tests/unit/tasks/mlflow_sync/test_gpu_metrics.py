@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from containers.launch.gpus.health import GpuState, read_states
+from containers.launch.gpus.cards import GpuState
+from containers.launch.gpus.inventory import read_states
 from tasks.mlflow_sync import gpu_metrics
 from tasks.mlflow_sync.gpu_metrics import gpus_watched
 from tasks.store.events import MetricPoint

@@ -158,8 +158,19 @@ def test_a_card_that_vanished_or_broke_since_the_check_ends_the_wait(machine: Pa
 
 def test_a_driver_that_is_gone_ends_the_wait_with_its_own_words(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE_S", 0.2)
+    machine.write_text("mismatch")
+    said = r"not available now: .*version mismatch.*reboot"
+    with pytest.raises(GpuUnavailableError, match=said), _turn(ONE_GPU, "late"):
+        pytest.fail("It has a GPU without a driver.")
+
+
+def test_a_lost_card_is_not_waited_for_and_the_others_are_used(machine: Path) -> None:
     machine.write_text("gone")
-    with pytest.raises(GpuUnavailableError, match=r"not available now: .*GPU is lost.*reboot"), _turn(ONE_GPU, "late"):
+    with _turn(ONE_GPU, "one", say=pytest.fail) as gpus:
+        assert gpus == ("GPU-5f3c1e0a-0000-4000-8000-00000000000a",)
+    two = ONE_GPU.model_copy(update={"name": "2x48gb", "num_gpus": 2, "num_processes": 2})
+    said = r"only 1 of the 2 visible can be used \(GPU 1: does not work, the driver says: GPU is lost\)"
+    with pytest.raises(GpuUnavailableError, match=said), _turn(two, "two"):
         pytest.fail("It has a GPU that is lost.")
 
 

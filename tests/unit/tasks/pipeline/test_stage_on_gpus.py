@@ -27,7 +27,7 @@ from tests.unit.factories.run_config import run_config
 
 STAGE = StageName.EVALUATE_REWARD_MODEL
 A, B = "GPU-5f3c1e0a-0000-4000-8000-00000000000a", "GPU-5f3c1e0a-0000-4000-8000-00000000000b"
-PROFILE = GpuProfile(name="2x48gb", num_gpus=2, num_processes=2, gpu_memory_gib=48, shm_size_gib=0.01)
+PROFILE = GpuProfile(name="1x48gb", num_gpus=1, gpu_memory_gib=48, shm_size_gib=0.01)
 
 # A stage program without torch: leaves the card that it sees, and stays until the test lets it go.
 PROGRAM = """
@@ -110,8 +110,8 @@ def test_a_card_that_is_gone_when_its_stage_starts_fails_the_stage_with_what_is_
 ) -> None:
     monkeypatch.setattr(module, "_PATIENCE_S", 0.2)
     run = _run(tmp_path, "one", go_on=tmp_path)
-    machine.write_text("gone")
-    with pytest.raises(StageFailedError, match="GPU is lost") as failed:
+    machine.write_text("mismatch")
+    with pytest.raises(StageFailedError, match="version mismatch") as failed:
         run_stage(run, EvaluateRewardModelConfig(), ())
     assert failed.value.failure.kind is FailureKind.MISSING_PREREQUISITE
     assert run.records[0].status == "failed"

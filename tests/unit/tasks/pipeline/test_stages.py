@@ -182,10 +182,10 @@ def test_a_stage_that_takes_no_part_has_no_configuration(tmp_path: Path) -> None
             assert required_config(run, stage).stage == stage
 
 
-def test_what_trains_has_all_ranks_and_what_judges_has_one_gpu() -> None:
+def test_what_trains_has_all_ranks_and_what_judges_has_all_gpus() -> None:
     trained = {facts.trains: facts.devices for facts in STAGE_FACTS.values() if facts.trains is not None}
     assert set(trained.values()) == {Devices.ALL_RANKS}
-    assert {STAGE_FACTS[stage].devices for stage in JUDGED_BY.values()} == {Devices.ONE_GPU}
+    assert {STAGE_FACTS[stage].devices for stage in JUDGED_BY.values()} == {Devices.ALL_GPUS}
     assert set(trained) == set(JUDGED_BY) == {"reward_model", "policy"}
 
 

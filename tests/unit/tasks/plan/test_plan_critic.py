@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.names import StageName
 from tasks.config.loading import LoadedConfig
 from tasks.plan.inputs.model_shape import ModelShape, lora_parameters
@@ -33,7 +34,7 @@ def operations(loaded: LoadedConfig) -> float:
 
 
 def adapters(r: int) -> int:
-    return lora_parameters(ModelShape.model_validate(SHAPE), r=r)
+    return lora_parameters(ModelShape.model_validate(SHAPE), LoraSettings(r=r))
 
 
 def test_the_runs_own_reward_model_shares_the_policys_weights_and_brings_its_adapters(tmp_path: Path) -> None:

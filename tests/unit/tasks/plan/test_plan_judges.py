@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.digests import artifact_digest, file_entries
 from containers.contracts.manifest import LineageEntry, Manifest
@@ -102,13 +103,16 @@ def test_a_further_reward_model_on_the_policys_own_weights_brings_its_adapter_al
         created_at="2026-11-29T00:00:00Z",
     )
     (artifact / MANIFEST_FILE).write_text(manifest.model_dump_json())
-    whole = FLOAT32 * total_parameters(ModelShape.model_validate(SHAPE), head="score")
+    shape = ModelShape.model_validate(SHAPE)
+    whole = FLOAT32 * total_parameters(shape, head="score")
+    # The run's own reward model has its adapter and its head alone.
+    own = FLOAT32 * (lora_parameters(shape, LoraSettings(r=8)) + shape.hidden_size)
     for named in (tmp_path / "of-a-run", artifact, artifact / "merged"):
         other = {"path": str(named), "certificate": str(tmp_path)}
         term = {"type": "reward_model", "normalise": "validation", "others": [other]}
         found = memory(run_with(tmp_path, rewards=[term]), POLICY)["2 reward models"]
-        assert found == whole + (1000 if shares else whole), named
-    assert lora_parameters(ModelShape.model_validate(SHAPE), r=8) * FLOAT32 < whole
+        assert found == own + (1000 if shares else whole), named
+    assert own < whole
     assert memory(run_with(tmp_path, rewards=[term], lora=None), POLICY)["2 reward models"] == 2 * whole
 
 

@@ -71,6 +71,14 @@ def test_a_hot_card_is_left_out(smi: pytest.MonkeyPatch) -> None:
     assert "GPU 0: runs slower than it could" in choice.reason
 
 
+@pytest.mark.parametrize(("mode", "which"), [("gone", "GPU is lost"), ("unknown", "Unknown Error")])
+def test_a_sick_card_is_left_out_by_name_and_the_other_is_taken(smi: pytest.MonkeyPatch, mode: str, which: str) -> None:
+    choice = _choose(smi, mode)
+    assert choice.profile.name == "1x48gb"
+    assert f"does not work, the driver says: {which}" in choice.reason
+    assert "GPU 1" in choice.reason and "1 GPU(s) (0:" in choice.reason
+
+
 def test_where_all_are_taken_the_run_waits_and_does_not_fall_to_the_cpu(smi: pytest.MonkeyPatch) -> None:
     choice = _choose(smi, f"{GB48}:40000 {GB48}:40000")
     assert choice.profile.name == "1x48gb"
@@ -89,7 +97,6 @@ def test_a_machine_without_gpu_gets_the_cpu_and_is_told_so(smi: pytest.MonkeyPat
     ("mode", "reason"),
     [
         ("mismatch", "Driver/library version mismatch"),
-        ("gone", "GPU is lost"),
         ("garbage", "cannot be read"),
         (f"{GB48}:3:9", "9 uncorrected ECC errors"),
         ("16376", "1x48gb not: 0 of 1 GPUs with 48 GiB"),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from containers.launch.gpus.health import Health, read_states
-from containers.launch.gpus.inventory import Gpu, read_gpus
+from containers.launch.gpus.cards import Gpu, Health
+from containers.launch.gpus.inventory import read_gpus, read_states
 from containers.launch.gpus.verdicts import degraded, faulty, is_healthy
 
 # From public issue threads: the driver's own words in the kernel's log.

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from containers.launch.gpus import inventory as gpus
-from containers.launch.gpus.inventory import GpuReport, make_device_nodes, read_gpus
+from containers.launch.gpus.cards import GpuReport
+from containers.launch.gpus.inventory import make_device_nodes, read_gpus
 
 
 @pytest.fixture
-def fake_smi(project: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setenv("PATH", f"{project / 'tests' / 'fakes'}{os.pathsep}{os.environ['PATH']}")
-    return monkeypatch
+def fake_smi(smi: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    return smi
 
 
 def _report(fake_smi: pytest.MonkeyPatch, mode: str) -> GpuReport:
@@ -59,7 +59,6 @@ def test_figures_that_a_card_does_not_report_are_unknown_not_zero(fake_smi: pyte
     ("mode", "reason", "advice"),
     [
         ("norc", "exit code 1", "by hand"),
-        ("gone", "exit code 15: Unable to determine the device handle", "reboot"),
         ("mismatch", "exit code 18: Failed to initialize NVML: Driver/library version mismatch", "reboot"),
         ("unloaded", "exit code 9: NVIDIA-SMI has failed", "driver is not loaded"),
         ("none", "no devices", "lspci"),
@@ -76,6 +75,48 @@ def test_an_answer_that_cannot_be_believed_gives_a_reason_and_no_gpus(
     assert reason in report.problem
     assert advice in report.advice
     assert report.gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("mode", "index", "sick"),
+    [
+        ("gone", 1, "GPU is lost"),
+        ("unknown", 1, "Unknown Error"),
+        ("reset", 1, "GPU requires reset"),
+        ("handle", 3, "Unknown Error"),
+    ],
+)
+def test_a_sick_card_is_one_of_them_and_does_not_hide_the_others(
+    fake_smi: pytest.MonkeyPatch, mode: str, index: int, sick: str
+) -> None:
+    report = _report(fake_smi, mode)
+    assert report.problem == ""
+    assert {gpu.index: gpu.sick for gpu in report.gpus if gpu.sick} == {index: sick}
+    assert report.gpus[0].memory_total_mib == 49140
+    assert report.uuids[0] == report.gpus[0].uuid and "" not in report.uuids
+
+
+def test_a_figure_that_the_driver_fails_to_read_is_told_from_one_that_a_card_lacks(
+    fake_smi: pytest.MonkeyPatch,
+) -> None:
+    good, odd = _report(fake_smi, "err").gpus
+    assert good.health.unreadable == ()
+    assert odd.health.unreadable == ("ecc.errors.uncorrected.volatile.total", "temperature.gpu")
+    assert (odd.sick, odd.ecc_volatile) == ("", None)
+
+
+def test_a_corrupt_inforom_and_a_field_that_the_driver_does_not_know_stop_nobody(
+    fake_smi: pytest.MonkeyPatch,
+) -> None:
+    assert [gpu.health.bad_inforom for gpu in _report(fake_smi, "inforom").gpus] == [False, True]
+    (gpu,) = _report(fake_smi, "newfield").gpus
+    assert (gpu.retired_pages, gpu.temperature_c, gpu.name) == (None, 41, "NVIDIA RTX 6000 Ada Generation")
+    assert _report(fake_smi, "wsl").gpus[0].processes == ()
+
+
+def test_capability_and_power_limit_are_read(fake_smi: pytest.MonkeyPatch) -> None:
+    assert [gpu.compute_capability for gpu in _report(fake_smi, "turing").gpus] == [(7, 5), (7, 5)]
+    assert _report(fake_smi, "ok").gpus[0].power_limit_w == 300.0
 
 
 def test_no_devices_with_an_exit_code_is_a_reason_as_well(fake_smi: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from containers.contracts.configs.build_base_model import BuildBaseModelConfig
+from containers.contracts.configs.parts.training import LoraSettings
 from tasks.config.errors import ConfigError
 from tasks.config.loading import config_files
 from tasks.plan.inputs.model_shape import (
@@ -75,7 +76,7 @@ def test_qwen3_8b_has_8_19_billion_parameters_and_174_6_million_in_adapters(tmp_
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
     shape = read_model_shape(tmp_path / "config.json")
     assert total_parameters(shape, head="language") == 8_190_735_360
-    assert lora_parameters(shape, r=64) == 174_587_904
+    assert lora_parameters(shape, LoraSettings(r=64)) == 174_587_904
     assert shape.is_exact
 
 
@@ -121,7 +122,7 @@ def test_counts_are_those_of_the_real_modules(tied: bool) -> None:
 
     adapted = peft.get_peft_model(scoring, peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules="all-linear"))
     trained = sum(item.numel() for item in adapted.parameters() if item.requires_grad)
-    assert trained == lora_parameters(shape, r=4) + shape.hidden_size
+    assert trained == lora_parameters(shape, LoraSettings(r=4)) + shape.hidden_size
 
 
 @pytest.mark.stages

@@ -40,7 +40,7 @@ def test_packs_of_a_gpu_hold_what_its_padded_rows_would(production: Path) -> Non
 
 def test_a_budget_of_tokens_is_what_memory_is_reckoned_with(production: Path) -> None:
     half = load_run_config(production, overrides=["train_reward_model.pack_tokens=4096"])
-    assert activations(half) * 2 == activations(load_run_config(production))
+    assert activations(half) * 2 == pytest.approx(activations(load_run_config(production)))
     # One pair may have twice max_length, and is computed alone.
     little = load_run_config(production, overrides=["train_reward_model.pack_tokens=100"])
     assert activations(little) == activations(half)

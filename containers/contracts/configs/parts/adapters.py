@@ -1,0 +1,68 @@
+"""What contradicts itself in the adapters of a training, and in how its frozen weights are held."""
+
+from collections.abc import Iterator
+
+from containers.contracts.configs.parts.training import VLLM_LORA_RANKS, LoraSettings, Quantization
+from containers.contracts.configs.train_dpo import TrainDpoConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
+
+
+def adapter_contradictions(
+    config: TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig | TrainPolicyConfig, *, divides: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield for each mistake: its key in the training's section, and a sentence.
+
+    Args:
+        divides: whether the ranks divide the model among them.
+    """
+    if isinstance(config, TrainDpoConfig | TrainPolicyConfig):
+        adapters = {"lora": config.lora}
+        if isinstance(config, TrainPolicyConfig):
+            adapters["critic.lora"] = config.critic.lora
+        yield from _with_dropout(adapters)
+    if isinstance(config, TrainPolicyConfig) and config.rollout_engine == "vllm":
+        yield from _refused_by_vllm(config)
+    if config.quantization is None:
+        return
+    if config.lora is None:
+        yield (
+            "quantization",
+            f"{config.quantization}: weights of so few bits take no gradient, and without `lora` every weight is "
+            "trained. Train adapters, or leave quantization out.",
+        )
+    if divides:
+        yield (
+            "quantization",
+            f"{config.quantization} with `distribution: fsdp`: divided weights are not quantized here. A quantized "
+            "model is small: use `distribution: ddp`, where each GPU has all of it.",
+        )
+
+
+def _with_dropout(adapters: dict[str, LoraSettings | None]) -> Iterator[tuple[str, str]]:
+    for key, lora in adapters.items():
+        if lora is not None and lora.dropout:
+            yield (
+                f"{key}.dropout",
+                f"{lora.dropout:g}: this training compares probabilities or values of the same text at two times, and "
+                "dropout would change them by chance. Leave it out; train_sft and train_reward_model have it.",
+            )
+
+
+def _refused_by_vllm(config: TrainPolicyConfig) -> Iterator[tuple[str, str]]:
+    quantization: Quantization | None = config.quantization
+    if config.lora is None:
+        yield (
+            "rollout_engine",
+            "vllm gets the adapters before every batch, and `lora: null` trains none. Train adapters, or use "
+            "shared_prompts or continuous_batching.",
+        )
+    elif config.lora.r > VLLM_LORA_RANKS[-1]:
+        yield "lora.r", f"{config.lora.r} is more than {VLLM_LORA_RANKS[-1]}, the largest rank that vLLM takes."
+    if quantization is not None:
+        yield (
+            "quantization",
+            f"{quantization} with rollout_engine vllm: vLLM would load the weights as they are in their files, which "
+            "is another policy than the one that learns. Use shared_prompts, or leave quantization out.",
+        )
