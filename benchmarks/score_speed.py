@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def main() -> int:
         ways = [*defaults, *best, _OURS, *map(_budget, budgets)]
         found = alternate(ways, folders=folders, rounds=arguments.rounds, measure=measure, once=defaults)
         tokens = {seed: _tokens(place) for seed, place in folders.items()}
-        savings = {name: _savings(folder, data, arguments, name) for name in [*defaults, *best]}
+        savings = _savings(folder, data, arguments, [*defaults, *best])
     difference = _largest_difference(found, peers.values())
     text = _text(arguments, tokens, found, difference, peers=peers, savings=savings)
     heading, _ = chosen_rows(arguments, letters="")
@@ -167,15 +167,25 @@ def _tokens(folder: Path) -> TokenPairs:
 
 
 def _tokens_of(folder: Path, pairs: Sequence[Sequence[Conversation]]) -> TokenPairs:
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-    found = tokens_of_all(tokenizer, [side for pair in pairs for side in pair])
+    found = tokens_of_all(_tokenizer(folder), [side for pair in pairs for side in pair])
     return [list(pair) for pair in zip(found[::2], found[1::2], strict=True)]
 
 
-def _savings(folder: Path, data: Path | None, arguments: argparse.Namespace, name: str) -> list[float]:
-    """Return how many times our tokens that way computes, for a draw of each of many seeds."""
-    draws = (pairs_of(data, arguments.pairs, seed=seed) for seed in range(1, arguments.counted + 1))
-    return [_saving(_tokens_of(folder, pairs), name) for pairs in draws]
+@cache
+def _tokenizer(folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(folder / "model")
+
+
+def _savings(
+    folder: Path, data: Path | None, arguments: argparse.Namespace, names: Sequence[str]
+) -> dict[str, list[float]]:
+    """Return how many times our tokens each way computes, for a draw of each of many seeds."""
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for seed in range(1, arguments.counted + 1):
+        tokens = _tokens_of(folder, pairs_of(data, arguments.pairs, seed=seed))
+        for name in names:
+            found[name].append(_saving(tokens, name))
+    return found
 
 
 def _saving(tokens: TokenPairs, name: str) -> float:

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +172,13 @@ def prepare(folder: Path, pairs: Sequence[ConversationPair], *, draw: int) -> li
 
 
 def _tokens(folder: Path, pairs: Sequence[ConversationPair]) -> list[TokenPair]:
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-    found = tokens_of_all(tokenizer, [side for pair in pairs for side in pair])
+    found = tokens_of_all(_tokenizer(folder), [side for pair in pairs for side in pair])
     return [(list(a), list(b)) for a, b in zip(found[::2], found[1::2], strict=True)]
+
+
+@cache
+def _tokenizer(folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(folder / "model")
 
 
 def _savings(folder: Path, data: Path | None, arguments: argparse.Namespace, names: Sequence[str]) -> Savings:

@@ -18,8 +18,9 @@ TRAINED_BYTES = _TRAINED_WEIGHT_BYTES + _GRADIENT_BYTES + _MOMENT_BYTES
 # Values per token that one block keeps for its backward: about 8 hidden vectors beside queries, keys and feed-forward.
 _HIDDEN_VECTORS_PER_BLOCK = 8
 # What a packed training step of 8B width keeps beside them: products of adapters, masks and copies in other types. In
-# the live values of torch's fake tensors, 1.12 times as much; where a block is computed again, with its gradients, 1.7.
-_KEPT_FACTOR, _RECOMPUTED_FACTOR = 1.12, 1.7
+# the live values of torch's fake tensors, 1.21 times as much (benchmarks/gpu/rehearsal.py); of a block that is computed
+# again, with its gradients, 1.7 in real ones of a small model.
+_KEPT_FACTOR, _RECOMPUTED_FACTOR = 1.21, 1.7
 # Bytes of a quantized weight. nf4: half a byte, a byte for 64 weights, and a float32 for 256 of these.
 _QUANTIZED_BYTES: dict[Quantization, float] = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1.0}
 # Assumed: quantized layers are dequantized for each product.

@@ -279,3 +279,13 @@ def test_ktos_mismatched_completions_answer_another_prompt_and_fit() -> None:
     assert found == [([8, 8, 8], [9]), ([8, 8, 8], [9]), ([3], [4])]
     with pytest.raises(BadDataError, match="All pairs have the same prompt"):
         with_mismatched(examples[:2], max_length=5)
+
+
+def test_policy_and_reference_hold_their_frozen_weights_alike_in_four_bits(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    context = context_of(tmp_path / "nf4", quantization="nf4")
+    run(context)
+    notes = (context.work / "events.jsonl").read_text()
+    assert "Before the first step, the policy's log-probabilities of" in notes
+    assert "Warning: Before the first step" not in notes
+    assert all(weight.is_floating_point() for weight in weights_of(context).values())

@@ -62,7 +62,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def context_of(tmp_path: Path, inputs: dict[str, Path], term: RewardModelTerm) -> StageContext:
+def context_of(tmp_path: Path, inputs: dict[str, Path], term: RewardModelTerm, **changes: Any) -> StageContext:
     config = TrainPolicyConfig(
         rewards=(term,),
         num_generations=2,
@@ -71,6 +71,7 @@ def context_of(tmp_path: Path, inputs: dict[str, Path], term: RewardModelTerm) -
         lora=LoraSettings(r=4, alpha=8),
         gradient_checkpointing=False,
         schedule=TrainingSchedule(max_steps=2, save_steps=2),
+        **changes,
     )
     return make_context(tmp_path, StageName.TRAIN_POLICY, config, inputs)
 
