@@ -174,7 +174,7 @@ told = json.loads(os.environ["FOLDERS"])
 for name in told:
     folder = pathlib.Path(os.environ[name])
     folder.mkdir(parents=True, exist_ok=True)
-    ctypes.CDLL(shutil.copy(library, folder / "made.so"))
+    ctypes.CDLL(shutil.copy(library, folder / f"{name}.so"))  # two names may mean one folder
     print(name, "loads")
 """
 
