@@ -59,6 +59,7 @@ def _plan(parsed: argparse.Namespace) -> int:
         artifacts=found.artifacts,
         model_config=parsed.model_config,
         cpu=measured_cpu_speed(loaded.config.gpu_profile),
+        chooses=parsed.choose,
     )
     upgrades = upgrade_lines(loaded.config, planned)
     print("".join(f"UPGRADE: {line}\n" for line in upgrades) + render_plan(planned))
@@ -72,6 +73,11 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="config.json of the base model, if its size is not known (example: models/mine/config.json)",
+    )
+    parser.add_argument(
+        "--choose",
+        action="store_true",
+        help="also print, for each training, settings that fit the GPUs: fewest compromises first, then by time",
     )
 
 

@@ -51,8 +51,8 @@ Planners = Mapping[StageName, Callable[[PlanContext], StagePlan]]
 
 # Estimates of memory may be 15 % off: a stage is refused only beyond that, and advice must fit even with it.
 _ERROR = 1.15
-_DIVISIBLE = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_DPO)
-_TRAININGS = (*_DIVISIBLE, StageName.TRAIN_POLICY)
+DIVISIBLE = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_DPO)
+TRAININGS = (*DIVISIBLE, StageName.TRAIN_POLICY)
 _LENGTHS = {
     StageName.TRAIN_SFT: "max_length",
     StageName.TRAIN_REWARD_MODEL: "max_length",
@@ -84,7 +84,7 @@ def _mistake(
     context: PlanContext, stage: StageName, planner: Callable[[PlanContext], StagePlan], *, needed: float
 ) -> Mistake:
     profile = context.profile
-    shape = " even with one example at a time and gradient checkpointing" if stage in _TRAININGS else ""
+    shape = " even with one example at a time and gradient checkpointing" if stage in TRAININGS else ""
     problem = (
         f"{needed / GIB:.0f} GiB per GPU are estimated{shape}, and profile `{profile.name}` has "
         f"{profile.gpu_memory_gib:g}."
@@ -116,7 +116,7 @@ def _changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
 def _divided(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     """Divide the model over the profile's ranks; not a policy, which each rank needs whole to generate."""
     profile = context.profile
-    if stage not in _DIVISIBLE or profile.num_processes == 1 or profile.distribution == "fsdp":
+    if stage not in DIVISIBLE or profile.num_processes == 1 or profile.distribution == "fsdp":
         return
     changed = replace(context, profile=profile.model_copy(update={"distribution": "fsdp"}))
     yield "gpu_profile.distribution", "`distribution: fsdp` in the profile", changed
@@ -125,11 +125,11 @@ def _divided(context: PlanContext, stage: StageName) -> Iterator[_Change]:
 def _quantized(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     """Hold the frozen weights in 4 bits while adapters train."""
     section = getattr(context.config, stage.value, None)
-    if stage not in _TRAININGS or section is None or section.lora is None or section.quantization is not None:
+    if stage not in TRAININGS or section is None or section.lora is None or section.quantization is not None:
         return
     writes_by_vllm = getattr(section, "rollout_engine", "") == "vllm"
     if stage_profile(context.profile, stage).distribution != "fsdp" and not writes_by_vllm:
-        yield f"{stage.value}.quantization", "`nf4`", _with(context, stage, {"quantization": "nf4"})
+        yield f"{stage.value}.quantization", "`nf4`", with_settings(context, stage, {"quantization": "nf4"})
 
 
 def _shorter(context: PlanContext, stage: StageName) -> Iterator[_Change]:
@@ -139,20 +139,20 @@ def _shorter(context: PlanContext, stage: StageName) -> Iterator[_Change]:
         return
     length = getattr(section, name) // 2
     while length >= _SHORTEST_TOKENS:
-        yield f"{stage.value}.{name}", f"`{length}`", _with(context, stage, {name: length})
+        yield f"{stage.value}.{name}", f"`{length}`", with_settings(context, stage, {name: length})
         length //= 2
 
 
 def _adapters(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     section = getattr(context.config, stage.value, None)
-    if stage not in _TRAININGS or section is None or section.lora is not None:
+    if stage not in TRAININGS or section is None or section.lora is not None:
         return
     lora = LoraSettings()
     is_reward_model = stage is StageName.TRAIN_REWARD_MODEL
     trainable = {"trainable": "lora"} if is_reward_model else {}
     both = " and `trainable: lora`" if is_reward_model else ""
     words = f"`lora: {{r: {lora.r}, alpha: {lora.alpha}}}`{both}, adapters in place of all weights"
-    yield f"{stage.value}.lora", words, _with(context, stage, {"lora": lora, **trainable})
+    yield f"{stage.value}.lora", words, with_settings(context, stage, {"lora": lora, **trainable})
 
 
 def _larger_gpus(context: PlanContext, stage: StageName) -> Iterator[_Change]:
@@ -165,17 +165,18 @@ def _larger_gpus(context: PlanContext, stage: StageName) -> Iterator[_Change]:
 
 def _smallest_shape(context: PlanContext, stage: StageName) -> PlanContext:
     """The stage with one example per device and with checkpointing, as its fallbacks would make it."""
-    if stage not in _TRAININGS:
+    if stage not in TRAININGS:
         return context
     profile = context.profile.model_copy(update={"max_per_device_batch_size": 1})
     # The fallbacks shrink a configured budget of packs with the batch, at last to the longest example alone.
     section = getattr(context.config, stage.value)
     packs = {} if getattr(section, "pack_tokens", None) is None else {"pack_tokens": 1}
-    changed = _with(context, stage, {"gradient_checkpointing": True, **packs})
+    changed = with_settings(context, stage, {"gradient_checkpointing": True, **packs})
     return replace(changed, profile=profile)
 
 
-def _with(context: PlanContext, stage: StageName, update: Mapping[str, object]) -> PlanContext:
+def with_settings(context: PlanContext, stage: StageName, update: Mapping[str, object]) -> PlanContext:
+    """The run with other settings of one stage."""
     section = getattr(context.config, stage.value)
     config = context.config.model_copy(update={stage.value: section.model_copy(update=update)})
     return replace(context, config=config)

@@ -13,6 +13,7 @@ from tasks.config.loading import LoadedConfig
 from tasks.config.run import RunConfig
 from tasks.config.sources import model_source
 from tasks.plan import estimates
+from tasks.plan.choices import Choice, fitting_settings
 from tasks.plan.estimates import Work
 from tasks.plan.figures import CachedWords, Figure, PlanContext, StagePlan, disk_figure, time_figure
 from tasks.plan.fit import unfit_mistakes
@@ -54,6 +55,7 @@ class RunPlan:
         mistakes: why it cannot work, whatever the data hold.
         warnings: what will probably go wrong or take long, a sentence each.
         absent: a sentence about missing data; in a run the system check reports them.
+        choices: settings of the trainings that fit the GPUs, if they were wanted.
     """
 
     name: str
@@ -71,6 +73,7 @@ class RunPlan:
     mistakes: tuple[Mistake, ...]
     warnings: tuple[str, ...]
     absent: str
+    choices: tuple[Choice, ...] = ()
 
     @property
     def disk_bytes(self) -> float:
@@ -104,6 +107,7 @@ def plan_run(
     artifacts: Mapping[StageName, Path] = _NO_ARTIFACTS,
     model_config: Path | None = None,
     cpu: CpuSpeed = NOT_MEASURED,
+    chooses: bool = False,
 ) -> RunPlan:
     """Plan a run that can work.
 
@@ -112,13 +116,20 @@ def plan_run(
         artifacts: folders of the stages whose result exists.
         model_config: a config.json to take the model's shape from.
         cpu: speed of this machine's CPU, for a run without GPUs.
+        chooses: also find settings of each training that fit the GPUs.
 
     Raises:
         InvalidConfigError: the run cannot work, for example since a schedule would never take a step, evaluate or save.
         ConfigError: `model_config` cannot be read.
     """
     plan = draft_plan(
-        loaded.config, cached=cached, artifacts=artifacts, model_config=model_config, cpu=cpu, config_path=loaded.path
+        loaded.config,
+        cached=cached,
+        artifacts=artifacts,
+        model_config=model_config,
+        cpu=cpu,
+        config_path=loaded.path,
+        chooses=chooses,
     )
     if plan.mistakes:
         raise InvalidConfigError(str(loaded.path), plan.mistakes)
@@ -133,6 +144,7 @@ def draft_plan(
     model_config: Path | None = None,
     cpu: CpuSpeed = NOT_MEASURED,
     config_path: Path | None = None,
+    chooses: bool = False,
 ) -> RunPlan:
     """Like `plan_run`, but with the mistakes in the plan, and also for a configuration without a file."""
     model: FoundShape | None = None
@@ -197,6 +209,7 @@ def draft_plan(
         mistakes=tuple(context.mistakes),
         warnings=(*likely_troubles(context, stages), *reference_troubles(context)),
         absent=_absent_data(context),
+        choices=fitting_settings(context, stages, planners=_PLANNERS) if chooses else (),
     )
     full_memory = short_memory(plan.memory, needed_bytes=plan.host_memory_bytes)
     return replace(plan, warnings=(*plan.warnings, *_full_disk(plan), *full_memory))

@@ -93,9 +93,28 @@ def render_plan(plan: RunPlan) -> str:
         lines.append("What is reused costs nothing again and is not in these sums.")
     if unknown:
         lines.append(f"Not in these sums, since their time is unknown: {', '.join(unknown)}.")
+    lines += choice_lines(plan)
     lines += [f"WARNING: {warning}" for warning in (*plan.warnings, plan.absent) if warning]
     lines += ["Assumptions:", *(f"  - {assumption}" for assumption in plan.assumptions)]
     return "\n".join(lines)
+
+
+def choice_lines(plan: RunPlan) -> list[str]:
+    """The settings that fit, by training; empty if they were not wanted."""
+    if not plan.choices:
+        return []
+    lines = [
+        f"Settings that fit {plan.profile.gpu_memory_gib:g} GiB with room to spare, those with weights of full "
+        "precision first, then by time (estimated):"
+    ]
+    for stage in dict.fromkeys(choice.stage for choice in plan.choices):
+        lines.append(f"  {stage.value}")
+        own = [choice for choice in plan.choices if choice.stage is stage]
+        for number, choice in enumerate(own, start=1):
+            took = "?" if choice.seconds is None else duration_text(choice.seconds)
+            how = " ".join(f"--set {change}" for change in choice.changes) or "as configured"
+            lines.append(f"    {number}. {size_text(choice.memory_bytes):>9}  {took:>7}  {how}")
+    return lines
 
 
 def _alone(plan: RunPlan) -> str:

@@ -1,0 +1,123 @@
+"""Settings of each training that fit its GPUs: those that change the weights least first, then the fastest."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from containers.contracts.hardware import GIB
+from containers.contracts.identity import stage_profile
+from containers.contracts.names import StageName
+from containers.contracts.schedule import ScheduleError
+from tasks.plan.figures import PlanContext, StagePlan
+from tasks.plan.fit import DIVISIBLE, TRAININGS, with_settings
+from tasks.plan.limits import memory_bytes
+
+# Of a GPU's memory; estimates may be off, and a pack may be longer than those looked at.
+_ROOM = 0.92
+# Assumed: divided layers are gathered twice in every step.
+_DIVIDED_FACTOR = 1.1
+_PACK_PARTS = (1, 2, 4)
+_SHORTEST_PACK = 2048
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings of one training that fit.
+
+    Attributes:
+        changes: as `--set` takes them; none: as configured.
+        memory_bytes: estimated, of one GPU.
+        seconds: estimated, of the stage; None: unknown.
+        has_fewer_bits: whether the frozen weights are quantized.
+    """
+
+    stage: StageName
+    changes: tuple[str, ...]
+    memory_bytes: float
+    seconds: float | None
+    has_fewer_bits: bool
+
+
+def fitting_settings(
+    context: PlanContext,
+    stages: Sequence[StagePlan],
+    *,
+    planners: Mapping[StageName, Callable[[PlanContext], StagePlan]],
+) -> tuple[Choice, ...]:
+    """Return up to three settings for each training that is still to be done; nothing without GPUs."""
+    if not context.profile.num_gpus:
+        return ()
+    found: list[Choice] = []
+    for stage in stages:
+        if stage.stage in TRAININGS and not stage.is_reused and stage.memory:
+            found += _of_stage(context, stage, planners[stage.stage])
+    return tuple(found)
+
+
+def _of_stage(context: PlanContext, planned: StagePlan, planner: Callable[[PlanContext], StagePlan]) -> list[Choice]:
+    most = _ROOM * context.profile.gpu_memory_gib * GIB
+    tried = (_tried(changed, planned.stage, changes, planner) for changes, changed in _variants(context, planned))
+    fitting = [choice for choice in tried if choice is not None and choice.memory_bytes <= most]
+    best: dict[tuple[str, ...], Choice] = {}
+    for choice in sorted(fitting, key=_rank):
+        # Smaller packs gain nothing where larger ones fit.
+        best.setdefault(tuple(change for change in choice.changes if ".pack_tokens=" not in change), choice)
+    return list(best.values())[:_SHOWN]
+
+
+def _rank(choice: Choice) -> tuple[bool, float, int, float]:
+    divided = any(change.startswith("gpu_profile.distribution") for change in choice.changes)
+    seconds = (choice.seconds or 0.0) * (_DIVIDED_FACTOR if divided else 1.0)
+    return choice.has_fewer_bits, round(seconds), len(choice.changes), -choice.memory_bytes
+
+
+def _tried(
+    context: PlanContext, stage: StageName, changes: tuple[str, ...], planner: Callable[[PlanContext], StagePlan]
+) -> Choice | None:
+    try:
+        plan = planner(replace(context, mistakes=[]))
+    except ScheduleError:
+        return None
+    section = getattr(context.config, stage.value)
+    seconds = None if plan.time is None else plan.time.value
+    return Choice(stage, changes, memory_bytes(plan), seconds, section.quantization is not None)
+
+
+def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[str, ...], PlanContext]]:
+    """Yield the changes of each combination of settings, and the run with them."""
+    stage = planned.stage
+    section = getattr(context.config, stage.value)
+    whole = next((figure.value for figure in planned.figures if figure.name == "computed at a time"), None)
+    packs = [None, *(int(whole) // part for part in _PACK_PARTS[1:])] if whole and section.pack else [None]
+    quantizations = [section.quantization]
+    divides = stage_profile(context.profile, stage).distribution == "fsdp"
+    may_be_quantized = section.lora is not None and getattr(section, "rollout_engine", "") != "vllm"
+    if may_be_quantized and section.quantization is None:
+        quantizations.append("nf4")
+    distributions = ["as it is"]
+    if stage in DIVISIBLE and context.profile.num_processes > 1 and not divides:
+        distributions.append("fsdp")
+    for quantization, checkpointing, pack, distribution in product(quantizations, (False, True), packs, distributions):
+        if quantization is not None and (divides or distribution == "fsdp"):
+            continue
+        if pack is not None and pack < _SHORTEST_PACK:
+            continue
+        update: dict[str, object] = {}
+        if quantization != section.quantization:
+            update["quantization"] = quantization
+        if checkpointing != section.gradient_checkpointing:
+            update["gradient_checkpointing"] = checkpointing
+        if pack is not None:
+            update["pack_tokens"] = pack
+        changed = with_settings(context, stage, update)
+        changes = [f"{stage.value}.{name}={_yaml(value)}" for name, value in update.items()]
+        if distribution == "fsdp":
+            profile = changed.profile.model_copy(update={"distribution": "fsdp"})
+            changed = replace(changed, profile=profile)
+            changes.append("gpu_profile.distribution=fsdp")
+        yield tuple(changes), changed
+
+
+def _yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
