@@ -35,28 +35,23 @@ from tasks.checks.certificates import certificate_finding, judge_certificate_fin
 from tasks.checks.hardware import gpu_rows, variable_rows
 from tasks.checks.judges import endpoint_finding
 from tasks.checks.services import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
-from tasks.checks.sets import harness_finding, needs_harness, probe_set
+from tasks.checks.sets import harness_finding, needs_harness
+from tasks.checks.sources import NamedSource, named_sources
 from tasks.config.run import RunConfig
-from tasks.config.sources import model_source
 from tasks.display import current_display
 from tasks.gates.notice import block_finding, notify_blocks
-from tasks.pipeline.inputs import REFERENCE_KEY
-from tasks.pipeline.reward_models import probe_reward_model
 from tasks.plan.run_plan import RunPlan, draft_plan
 from tasks.prefect_sync.artifacts import show_blocks
 from tasks.run.runtime import NOT_ASKED, judge_runtime, present_stages_digest
 from tasks.run.state import PipelineRun
 from tasks.sources.errors import SourceError
 from tasks.sources.hub import hub_token
-from tasks.sources.peek import DEMONSTRATIONS, PROMPTS
-from tasks.sources.resolve import Probe, probe_dataset, probe_file, probe_model
+from tasks.sources.resolve import Probe
 from tasks.sources.row_samples import dataset_samples, demonstration_samples, prompt_samples
-from tasks.sources.suites import probe_suite
 
 logger = logging.getLogger(__name__)
 
 _Check = Callable[[], CheckFinding | Iterable[CheckFinding]]
-_SCORING_MODEL = "safetensors with a score head, tokenizer, chat template"
 _NAME_WIDTH, _MIN_CELL_WIDTH = 18, 16
 
 
@@ -222,51 +217,21 @@ def _host_checks(
 
 
 def _source_checks(config: RunConfig) -> list[tuple[str, _Check]]:
-    checks: list[tuple[str, _Check]] = []
-
-    def add(name: str, wanted: str, probe: Callable[..., Probe], source: object) -> None:
-        checks.append((name, lambda: source_finding(name, wanted, lambda: probe(source, token=hub_token()))))
-
-    if config.base_model is not None:
-        add("base model", "safetensors, tokenizer, chat template", probe_model, config.base_model)
-    if config.dataset is not None:
-        add("dataset", "data files", probe_dataset, config.dataset)
-    if config.prompts is not None:
-        add("prompts", "data files", partial(probe_dataset, kind=PROMPTS), config.prompts)
-    if config.demonstrations is not None:
-        add("demonstrations", "data files", partial(probe_dataset, kind=DEMONSTRATIONS), config.demonstrations)
-    if config.reward_model is not None:
-        add("reward model", _SCORING_MODEL, probe_reward_model, config.reward_model)
+    checks: list[tuple[str, _Check]] = [
+        (one.name, partial(source_finding, one.name, one.wanted, partial(_probe, one))) for one in named_sources(config)
+    ]
     for number, other in enumerate(config.further_reward_models, start=2):
-        name = f"reward model {number}"
-        add(name, _SCORING_MODEL, partial(probe_reward_model, key=name), model_source(other))
-        checks.append(
-            (
-                f"its certificate ({number})",
-                partial(certificate_finding, other, config.gates.reward_model, number=number),
-            )
-        )
+        find = partial(certificate_finding, other, config.gates.reward_model, number=number)
+        checks.append((f"its certificate ({number})", find))
     for judge in config.judging_models:
-        key = f"judge {judge.name}"
-        if isinstance(judge, LanguageModelJudge):
-            add(key, "safetensors, tokenizer, chat template", partial(probe_model, key=key), model_source(judge))
-            continue
-        add(key, _SCORING_MODEL, partial(probe_reward_model, key=key), model_source(judge))
-        if judge.certificate is not None:
+        if not isinstance(judge, LanguageModelJudge) and judge.certificate is not None:
             checks.append((f"certificate of {judge.name}", partial(judge_certificate_finding, judge)))
-    for asked in config.asked_judges:
-        checks.append((f"judge {asked.name}", partial(endpoint_finding, asked)))
-    if (reference := config.filter_dataset.polarity.reference_reward_model) is not None:
-        probe = partial(probe_model, key=REFERENCE_KEY)
-        add("reference reward model", _SCORING_MODEL, probe, model_source(reference))
-    if (path := config.tokenizer_file) is not None:
-        probe_path = partial(probe_file, path, key="tokenizer_file")
-        checks.append(("tokenizer_file", lambda: source_finding("tokenizer_file", "a readable file", probe_path)))
-    for suite in config.evaluate_reward_model.suites:
-        add(f"suite {suite.name}", "data files", probe_suite, suite)
-    for one in config.sets:
-        add(f"set {one.name}", "questions that can be used", probe_set, one)
+    checks += [(f"judge {asked.name}", partial(endpoint_finding, asked)) for asked in config.asked_judges]
     return checks
+
+
+def _probe(one: NamedSource) -> Probe:
+    return one.probe(hub_token())
 
 
 def _guarded(name: str, check: _Check) -> tuple[CheckFinding, ...]:

@@ -93,11 +93,11 @@ def _planned(config: Path, *, checkpointing: bool) -> Step:
     return found[1] - found[0]
 
 
-class _Live(TorchDispatchMode):
+class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of storages that exist."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
         self._seen: set[int] = set()
 

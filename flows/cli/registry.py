@@ -44,8 +44,13 @@ COMMANDS: Mapping[str, ListedCommand] = {
     "keys": ListedCommand(
         "keys:KEYS", "list every key of a run's configuration: type, default, what it does", "train_policy"
     ),
+    "fetch": ListedCommand(
+        "machine:FETCH",
+        "download a run's models and data beforehand, by its token and mirror; say what a run would still ask the hub",
+        f"{_PRODUCTION} --dry-run",
+    ),
     "doctor": ListedCommand(
-        "doctor:DOCTOR",
+        "machine:DOCTOR",
         "measure how the ranks of the GPU profile reach each other here, and how much shared memory they use",
         f"{_DEMO} --profile 4x48gb",
     ),

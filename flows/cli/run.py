@@ -8,14 +8,11 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from rich.markup import escape
 
-from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.records import PipelineRecord
 from flows.cli.options import Command, add_run_options, load_run
 from flows.run_flow import how_it_ends, import_flow
@@ -23,25 +20,20 @@ from flows.servers.local import Servers, ServerSettings, local_servers, login_hi
 from flows.servers.settings import STATE_DIR
 from flows.signals import EndedBySignal, exit_code_after, how_it_ended
 from flows.terminal import TerminalDisplay, printable
-from tasks.checks.sets import probe_set
+from tasks.checks.sources import named_sources
 from tasks.config.debug import debug_notice
 from tasks.config.errors import InvalidConfigError, Mistake
 from tasks.config.loading import LoadedConfig
 from tasks.config.run import RunConfig
-from tasks.config.sources import model_source
 from tasks.display import install_display
 from tasks.mlflow_sync.start import install_mlflow_start
 from tasks.mlflow_sync.state_file import PENDING_FOLDER
-from tasks.pipeline.reward_models import probe_reward_model
 from tasks.pipeline.stages import STAGES
 from tasks.pipeline.standing_report import last_record, standing_report
 from tasks.plan.run_plan import plan_run
 from tasks.prefect_sync.ledger import LEDGER_FOLDER
 from tasks.run.lock import RunFolderHeldError, refuse_held_folder
 from tasks.sources.errors import SourceError
-from tasks.sources.peek import DEMONSTRATIONS, PROMPTS
-from tasks.sources.resolve import Probe, probe_dataset, probe_model
-from tasks.sources.suites import probe_suite
 from tasks.store.format import NewerStoreError, require_known_store
 from tasks.store.lock import LockError
 
@@ -131,32 +123,11 @@ def _unusable_sources(config: RunConfig) -> str:
 
     The system check covers data and models on the hub.
     """
-    probes: list[Callable[[], Probe]] = []
-    if config.dataset is not None and config.dataset.is_local:
-        probes.append(partial(probe_dataset, config.dataset, token=None))
-    for source, kind in ((config.prompts, PROMPTS), (config.demonstrations, DEMONSTRATIONS)):
-        if source is not None and source.is_local:
-            probes.append(partial(probe_dataset, source, token=None, kind=kind))
-    if config.base_model is not None and config.base_model.path is not None:
-        probes.append(partial(probe_model, config.base_model, token=None))
-    judges = [judge for judge in config.judging_models if not isinstance(judge, LanguageModelJudge)]
-    for judge in config.judging_models:
-        if isinstance(judge, LanguageModelJudge) and judge.path is not None:
-            probes.append(partial(probe_model, model_source(judge), token=None, key=f"judge {judge.name}"))
-    others = (*config.further_reward_models, *judges)
-    for model in (config.reward_model, *map(model_source, others)):
-        if model is not None and model.path is not None:
-            probes.append(partial(probe_reward_model, model, token=None, ask_hub=False))
-    for suite in config.evaluate_reward_model.suites:
-        if suite.hub_id is None:
-            probes.append(partial(probe_suite, suite, token=None))
-    for one in config.sets:
-        if one.hub_id is None:
-            probes.append(partial(probe_set, one, token=None))
     problems = []
-    for probe in probes:
+    for one in named_sources(config, ask_hub=False):
         try:
-            probe()
+            if not one.is_on_hub:
+                one.probe(None)
         except SourceError as error:
             problems.append(f"  {error}")
     return "\n".join(("The run does not start; nothing was spent.", *problems)) if problems else ""

@@ -11,7 +11,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants, get_token, hf_hub_download, snapshot_download, try_to_load_from_cache
+from huggingface_hub import (
+    HfApi,
+    constants,
+    get_hf_file_metadata,
+    get_token,
+    hf_hub_download,
+    hf_hub_url,
+    snapshot_download,
+    try_to_load_from_cache,
+)
 
 from containers.contracts.digests import write_atomically
 from containers.formatting import size
@@ -29,7 +38,7 @@ _INFO_TIMEOUT_S = 10.0
 _LISTING_FILE = "files.json"
 # Names the hub that stored tokens are for, if it is another one.
 TOKEN_ENDPOINT = "RLHF_HUB_TOKEN_ENDPOINT"  # noqa: S105 - the name of a variable
-_HUB = "https://huggingface.co"
+HUB = "https://huggingface.co"
 _TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
@@ -73,7 +82,7 @@ def hub_token() -> str | None:
     """
     if any(os.environ.get(name) for name in _TOKEN_VARIABLES):
         return get_token()
-    endpoint, owner = _endpoint(), os.environ.get(TOKEN_ENDPOINT) or _HUB
+    endpoint, owner = hub_endpoint(), os.environ.get(TOKEN_ENDPOINT) or HUB
     if endpoint is not None and origin(endpoint) != origin(owner):
         logger.info("Stored hub tokens are for %s and are not sent to HF_ENDPOINT %s.", owner, without_login(endpoint))
         return None
@@ -88,7 +97,7 @@ def hub_revision(kind: RepoKind, hub_id: str, *, revision: str, token: str | Non
     """
     if COMMIT.fullmatch(revision) and (known := _known_revision(kind, hub_id, revision)):
         return known
-    api = HfApi(endpoint=_endpoint(), token=sendable(token))
+    api = HfApi(endpoint=hub_endpoint(), token=sendable(token))
     ask = api.model_info if kind == "model" else api.dataset_info
     with _errors_explained(kind, hub_id, revision, token):
         info = ask(hub_id, revision=revision, files_metadata=True, timeout=_INFO_TIMEOUT_S)
@@ -111,10 +120,23 @@ def read_hub_text(revision: HubRevision, path: str, *, token: str | None) -> str
             repo_type=revision.kind,
             revision=revision.commit,
             cache_dir=hub_cache(),
-            endpoint=_endpoint(),
+            endpoint=hub_endpoint(),
             token=sendable(token),
         )
     return Path(local).read_text(encoding="utf-8", errors="replace")
+
+
+def require_access(revision: HubRevision, path: str, *, token: str | None) -> None:
+    """Ask for the head of one file: a gated repository lists its files for all, and refuses their content.
+
+    Raises:
+        SourceError: it may not be downloaded.
+    """
+    with _errors_explained(revision.kind, revision.hub_id, revision.commit, token):
+        url = hf_hub_url(
+            revision.hub_id, path, repo_type=revision.kind, revision=revision.commit, endpoint=hub_endpoint()
+        )
+        get_hf_file_metadata(url, token=sendable(token), timeout=_INFO_TIMEOUT_S)
 
 
 def fetch_files(revision: HubRevision, paths: Iterable[str], *, token: str | None) -> Path:
@@ -138,7 +160,7 @@ def fetch_files(revision: HubRevision, paths: Iterable[str], *, token: str | Non
             revision=revision.commit,
             allow_patterns=names,
             cache_dir=hub_cache(),
-            endpoint=_endpoint(),
+            endpoint=hub_endpoint(),
             token=sendable(token),
         )
     _flatten(Path(snapshot), names, folder, revision=revision)
@@ -210,7 +232,8 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _endpoint() -> str | None:
+def hub_endpoint() -> str | None:
+    """The mirror that HF_ENDPOINT names; None: huggingface.co."""
     return os.environ.get("HF_ENDPOINT") or None
 
 

@@ -15,7 +15,7 @@ from containers.data.formats.files import DATA_SUFFIXES
 from containers.formatting import size
 from tasks.config.sources import DatasetSource, ModelSource, RowSource
 from tasks.sources.errors import SourceError, SourceNotFoundError
-from tasks.sources.hub import HubRevision, RepoKind, fetch_files, hub_revision, read_hub_text
+from tasks.sources.hub import HubRevision, RepoKind, fetch_files, hub_revision, read_hub_text, require_access
 from tasks.sources.local import (
     DataPart,
     ResolvedInput,
@@ -121,12 +121,18 @@ def probe_model(source: ModelSource, *, token: str | None, key: str = "base_mode
         num_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         return Probe(f"{folder} ({size(num_bytes)} of safetensors)")
     revision, names = _usable_model(source, token=token, key=key)
-    return probe_of_hub(revision, names, shown=revision.origin)
+    return probe_of_hub(revision, names, shown=revision.origin, token=token)
 
 
-def probe_of_hub(revision: HubRevision, names: Sequence[str], *, shown: str) -> Probe:
-    """What is known of these files of a repository without fetching them; `shown` is what users call them."""
+def probe_of_hub(revision: HubRevision, names: Sequence[str], *, shown: str, token: str | None) -> Probe:
+    """What is known of these files of a repository without fetching them; `shown` is what users call them.
+
+    Raises:
+        SourceError: they are not here, and may not be downloaded.
+    """
     here, num_bytes = revision.folder_of(names).is_dir(), revision.size_bytes(names)
+    if not here:
+        require_access(revision, names[0], token=token)
     return Probe(f"{shown} ({size(num_bytes)}{', fetched' if here else ''})", 0 if here else num_bytes)
 
 
@@ -153,6 +159,7 @@ def _probe_rows(name: str, source: RowSource, *, token: str | None, kind: DataKi
         num_bytes, folder = revision.size_bytes(files), revision.folder_of(files)
         facts = [_count_of(files), size(num_bytes)]
         if not folder.is_dir():
+            require_access(revision, files[0], token=token)
             missing += num_bytes
         elif reader is None:
             found = _peek_fetched(revision, files, folder, key=part.key, reading=source.reading, kind=kind)

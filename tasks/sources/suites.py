@@ -68,7 +68,7 @@ def probe_suite(suite: SuiteFile | StandardSet, *, token: str | None) -> Probe:
         return probe(suite.path, key=_key(suite))
     with _told_of(suite):
         revision, files = _files_on_hub(suite, token=token)
-    return probe_of_hub(revision, files, shown=f"{revision.origin} {suite.path}")
+    return probe_of_hub(revision, files, shown=f"{revision.origin} {suite.path}", token=token)
 
 
 @contextmanager

@@ -113,7 +113,8 @@ def _answer(hub: FakeHub, path: str, authorization: str) -> Answer:
     if repository is None or (repository.token and not repository.gated and repository.token not in authorization):
         # The real hub does not tell a private repository from one that does not exist.
         return _error(404 if authorization else 401, "RepoNotFound", "Repository not found")
-    if repository.gated and repository.token not in authorization:
+    if repository.gated and verb == "resolve" and repository.token not in authorization:
+        # The real hub lists the files of a gated repository for all.
         return _error(403 if authorization else 401, "GatedRepo", f"Access to {name} is restricted")
     commit = repository.branches.get(revision, revision)
     files = repository.commits.get(commit)
