@@ -204,6 +204,12 @@ class OfflineStep:
             loss = loss + self.aux_weight * aux * len(places) / len(examples) / self.accelerator.num_processes
         return loss.float()
 
+    def in_largest(self, examples: Sequence[Example]) -> list[Example]:
+        """Return those of the examples that lie in the largest of their packs."""
+        packs, num_own = self._packs(examples)
+        largest = max(packs[:num_own], key=lambda pack: pack.input_ids.numel())
+        return [examples[place] for place in sorted({row // self.objective.num_completions for row in largest.rows})]
+
     def _packs(self, examples: Sequence[Example], *, mismatched: bool = False) -> tuple[list[Pack], int]:
         """Return the packs, and how many are of these examples; if ranks divide the model, the rest keep them even."""
         of_each = [example.mismatched if mismatched else example.completions for example in examples]

@@ -133,6 +133,13 @@ class OfflineTrainer(Trainer):  # type: ignore[misc]
             self._figures[name].append(value)
         return loss
 
+    def compute_largest(self) -> int:
+        """Compute forward and backward of the largest pack that a step of a rank can have, and return its tokens."""
+        longest = sorted(self._examples, key=lambda example: example.num_tokens, reverse=True)
+        examples = self.step.in_largest(longest[: self.args.per_device_train_batch_size])
+        self.step.update(self.model_wrapped, examples)
+        return sum(example.num_tokens for example in examples)
+
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:

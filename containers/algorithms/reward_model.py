@@ -199,6 +199,19 @@ class PackedPairTrainer(PairTrainer):
         mean: Tensor = whole / self.current_gradient_accumulation_steps
         return mean
 
+    def compute_largest(self) -> int:
+        """Compute forward and backward of the largest pack that a step of a rank can have, and return its tokens."""
+        data: Any = self.train_dataset
+        pairs = [*zip(data["chosen_ids"], data["rejected_ids"], strict=True)]
+        longest = sorted(pairs, key=computed_tokens, reverse=True)[: self.args.per_device_train_batch_size]
+        pack = max(make_packs(longest, max_tokens=self._pack_tokens), key=lambda pack: pack.input_ids.numel())
+        model = self.model_wrapped
+        with nullcontext() if self.is_fsdp_enabled else self.accelerator.no_sync(model):
+            with self.compute_loss_context_manager():
+                loss = self._scores(model, pack).sum()
+            self.accelerator.backward(loss)
+        return pack.input_ids.numel()
+
     def _loss_of(self, scored: Any, inputs: dict[str, Any], *, return_outputs: bool = False) -> Any:
         """Return RewardTrainer's own loss, with `scored` as the model."""
         known = {name: value for name, value in inputs.items() if name in ("margin", "attention_mask")}

@@ -18,6 +18,7 @@ from containers.training.checkpoints import (
     checkpoint_step,
     newest_valid_checkpoint,
 )
+from containers.training.largest import KnowsLargest, LargestPackCallback
 
 
 def resume_point(context: StageContext) -> Path | None:
@@ -89,6 +90,8 @@ def train(context: StageContext, trainer: Any, checkpoint: Path | None, *, plann
         trainer.model.load_adapter = partial(trainer.model.load_adapter, torch_device=str(trainer.args.device))
     if checkpoint is not None:
         trainer.add_callback(_Resume(trainer, checkpoint, last_step=last_step))
+    if isinstance(trainer, KnowsLargest):
+        trainer.add_callback(LargestPackCallback(trainer, context.recorder))
     with context.stop.after_step(), contextlib.suppress(_AlreadyTrainedError):
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if step == last_step and trainer.args.load_best_model_at_end:
