@@ -105,7 +105,7 @@ def test_a_figure_that_the_driver_fails_to_read_is_told_from_one_that_a_card_lac
     assert (odd.sick, odd.ecc_volatile) == ("", None)
 
 
-def test_a_corrupt_inforom_and_a_field_that_the_driver_does_not_know_stop_nobody(
+def test_a_corrupt_inforom_and_a_field_that_the_driver_does_not_know_leave_no_card_out(
     fake_smi: pytest.MonkeyPatch,
 ) -> None:
     assert [gpu.health.bad_inforom for gpu in _report(fake_smi, "inforom").gpus] == [False, True]

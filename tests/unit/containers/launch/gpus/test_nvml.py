@@ -1,4 +1,4 @@
-"""NVML is asked card by card: a sick card is left out by name, the others work, and nothing unknown counts as good."""
+"""NVML answers card by card: a sick card is left out by name, the others work, and nothing unknown counts as good."""
 
 import time
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def test_a_sick_card_is_named_and_the_other_seven_are_healthy(
     assert [gpu.index for gpu in gpus if is_healthy(gpu)] == [i for i in range(8) if i != index]
 
 
-def test_a_corrupt_inforom_stops_nobody(machine: Callable[[str], None]) -> None:
+def test_a_card_with_a_corrupt_inforom_still_works(machine: Callable[[str], None]) -> None:
     report = _report(machine, "eight A100, one with a corrupt infoROM")
     assert all(is_healthy(gpu) for gpu in report.gpus)
     trouble = degraded(report.gpus[6])
