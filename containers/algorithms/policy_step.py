@@ -21,7 +21,7 @@ from torch import Tensor
 from containers.contracts.configs.parts.policy_algorithms import OBJECTIVES, PolicyAlgorithm
 from containers.contracts.configs.train_policy import SamplingCorrection
 from containers.critics.critic import Critic
-from containers.distributed.ranks import of_all_ranks
+from containers.distributed.ranks import highest_of_ranks, of_all_ranks
 from containers.harness.errors import DivergedError
 from containers.losses.advantages import GROUP_ADVANTAGES, batch_spread
 from containers.losses.importance import importance_weights, sampling_kl
@@ -48,6 +48,8 @@ class PolicyStep:
         aux_weight: weight of the loss by which experts are balanced.
         critic: gives the values of advantages that need some.
         correction: of rows that an engine wrote.
+        divides: whether the ranks divide the policy. Then each pack exchanges gradients, and all ranks compute the same
+            number of packs.
     """
 
     accelerator: Accelerator
@@ -60,6 +62,7 @@ class PolicyStep:
     aux_weight: float = 0.0
     critic: Critic | None = None
     correction: SamplingCorrection = SamplingCorrection()  # noqa: RUF009 - it is frozen
+    divides: bool = False
 
     @torch.no_grad()
     def prepare(self, model: Any, batch: StepBatch) -> dict[str, float]:
@@ -98,19 +101,36 @@ class PolicyStep:
         Raises:
             DivergedError: a log-probability is not finite.
         """
-        packs = self.cut(batch.prompts, batch.completions)
+        packs, num_own = self._packs(batch)
         weights = _weights(self.method, batch, longest=self.longest)[batch.own]
         total = torch.zeros((), device=self.accelerator.device)
         sums = dict.fromkeys(("tokens", "kl", "entropy", "ratio", "limited", *SUMS), 0.0)
         if self.critic is not None and not self._learnt(self.critic, batch, packs):
             return total, sums
         with self._computing(model, packs):
-            for pack in packs:
-                with nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model):
-                    loss = self._pack_loss(model, batch, pack, weights, sums)
+            for place, pack in enumerate(packs):
+                syncs = self.divides or place == len(packs) - 1
+                with nullcontext() if syncs else self.accelerator.no_sync(model):
+                    if place < num_own:
+                        loss = self._pack_loss(model, batch, pack, weights, sums)
+                    else:
+                        loss = self._nothing(model, pack)
                     self.accelerator.backward(loss)
                 total += loss.detach()
         return total, sums
+
+    def _packs(self, batch: StepBatch) -> tuple[Sequence[Pack], int]:
+        """Return the packs, and how many are of this batch; if ranks divide the policy, the rest keep them even."""
+        packs = [*self.cut(batch.prompts, batch.completions)]
+        num_own = len(packs)
+        if self.divides:
+            packs += [*self.cut([[0]], [[0]])] * (highest_of_ranks(num_own) - num_own)
+        return packs, num_own
+
+    def _nothing(self, model: Any, pack: Pack) -> Tensor:
+        with self.accelerator.autocast():
+            nothing: Tensor = 0.0 * model(pack=pack)[0].sum()
+        return nothing
 
     def _learnt(self, critic: Critic, batch: StepBatch, packs: Sequence[Pack]) -> bool:
         """Update the critic, whose own forward gives the values that are not known; whether the policy may move."""

@@ -21,6 +21,7 @@ from containers.models.weights import weights_digest
 from containers.rollouts.completion_log import CompletionLog
 from containers.rollouts.rollout import Rollout
 from containers.rollouts.sampling_check import SamplingCheck
+from containers.training.sharding import gathered
 
 # Start and end of a curve: the mean over this share of its points.
 _END_SHARE = 0.1
@@ -121,10 +122,11 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
 
     def _written(self, model: Any) -> Rollout:
         policy = self.accelerator.unwrap_model(model)
-        batch = self.rollouts.next_batch(policy)
-        self.note(self.rollouts.figures)
-        self.state.num_input_tokens_seen += self.rollouts.num_tokens
-        self._surprise = self.step.prepare(model, batch)
+        with gathered(policy):
+            batch = self.rollouts.next_batch(policy)
+            self.note(self.rollouts.figures)
+            self.state.num_input_tokens_seen += self.rollouts.num_tokens
+            self._surprise = self.step.prepare(model, batch)
         return self.rollouts.use(batch, step=self.state.global_step, policy=weights_digest(policy))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

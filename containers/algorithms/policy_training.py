@@ -6,26 +6,22 @@ from typing import Any
 
 import torch
 from accelerate.utils import set_seed
+from peft import PeftModel
 from transformers import PreTrainedModel, TrainingArguments
 from trl.trainer.utils import disable_dropout_in_model
 
 from containers.algorithms.policy_packing import plan_policy_packing
 from containers.algorithms.policy_rollouts import PolicyRollouts
+from containers.algorithms.policy_settings import refuse_contradictions, resolve_policy_schedule
 from containers.algorithms.policy_state import PolicyStateCallback, restore_policy_state
 from containers.algorithms.policy_step import PolicyStep
 from containers.algorithms.policy_trainer import PolicyTrainer, StepNumbers, curve_metrics
-from containers.contracts.configs.parts.critic import critic_contradictions
-from containers.contracts.configs.parts.policy_algorithms import contradictions
-from containers.contracts.configs.parts.rewards import reward_contradictions
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.names import COMPLETION_LOG_FILE, COMPLETIONS_FILE, EVIDENCE_FILE
 from containers.contracts.outcome import Metric
 from containers.contracts.schedule import (
     Minibatches,
-    ResolvedSchedule,
-    ScheduleError,
     plan_minibatches,
-    resolve_schedule,
 )
 from containers.critics.critic import Critic
 from containers.critics.critic_model import start_critic
@@ -42,7 +38,6 @@ from containers.evidence.start import (
     start_judges,
     writer,
 )
-from containers.harness.errors import BadConfigError
 from containers.models.loading import (
     apply_lora,
     load_tokenizer,
@@ -63,6 +58,7 @@ from containers.training.arguments import common_arguments
 from containers.training.checkpoints import checkpoint_step
 from containers.training.program import Training, save_causal_model
 from containers.training.records import Prepared
+from containers.training.sharding import divides_model, ready_to_divide
 from containers.training.start_model import load_start_model
 
 
@@ -76,6 +72,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
     judges: tuple[NamedJudge, ...] = ()
     evidence: EvidenceCallback | None = None
     critic: Critic | None = None
+    reference: PreTrainedModel | None = None
 
     @property
     def minibatches(self) -> Minibatches:
@@ -95,17 +92,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
     def prepare(self) -> Prepared:
         """Load all that training needs, cheap checks first."""
         context, config = self.context, self.config
-        if wrong := [
-            *contradictions(
-                config.method, num_generations=config.num_generations, adapts_beta=config.adaptive_kl is not None
-            ),
-            *reward_contradictions(config.rewards),
-            *(
-                (f"critic.{key}".rstrip("."), text)
-                for key, text in critic_contradictions(config.critic, config.rewards, has_critic=config.has_critic)
-            ),
-        ]:
-            raise BadConfigError("\n".join(f"train_policy.{key}: {text}" for key, text in wrong))
+        refuse_contradictions(config)
         try_kernels(compute_device(context.spec.profile))
         start, folder = context.input_path("start_model"), context.input_path("prompts")
         self.tokenizer = load_tokenizer(start, origin=context.input("start_model").origin)
@@ -115,11 +102,12 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         schedule_of = partial(resolve_policy_schedule, config, global_batch_size=context.spec.batch.global_batch_size)
         schedule_of(num_prompts=len(prompts.prompts))
         self.rewards = start_rewards(context, config)
-        self.model = self.untrained_model()
+        self.model = self._start_model()
         check_lengths(config, max_positions=position_limit(self.model), name="start model")
-        if config.lora is not None:
+        self.reference = self._reference()
+        if config.keeps_start_model:
             for one in self.rewards:
-                one.reward.on_base(self.model)
+                one.reward.on_base(self.model if self.reference is None else self.reference)
         note_policy_template(context, self.tokenizer, prompts.prompts, thinks=config.enable_thinking)
         for one in self.rewards:
             prompts = one.reward.scorable(context, prompts)
@@ -137,12 +125,16 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         self.writing = self.rollouts.writing
         return Prepared(self.schedule, len(asked), prompts.num_over_long, prompts.num_without_row)
 
-    def untrained_model(self) -> PreTrainedModel:
-        """Load the start model, which is never divided."""
+    def _start_model(self) -> PreTrainedModel:
+        """Load the start model without adapters."""
         config = self.config
         return load_start_model(
             self.context, self.tokenizer, whole=config.lora is None, quantization=config.quantization
         )
+
+    def untrained_model(self) -> PreTrainedModel | PeftModel:
+        """Load the start model, with adapters if configured."""
+        return apply_lora(self._start_model(), self.config.lora, task_type="CAUSAL_LM")
 
     def build_trainer(self, checkpoint: Path | None) -> PolicyTrainer:
         """Build the trainer, with packs if the model supports them."""
@@ -163,8 +155,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             with torch.random.fork_rng():  # a policy beside a critic begins as one without
                 self.critic = start_critic(context, config, self.model, self.tokenizer)
         policy = apply_lora(self.model, config.lora, task_type="CAUSAL_LM")
-        reference = self._reference()
-        for model in (policy, reference):
+        for model in (policy, self.reference):
             if model is not None:
                 disable_dropout_in_model(model)
                 learns = config.method.entropy_weight > 0 and model is policy
@@ -177,21 +168,24 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             evaluates=False,
         )
         state = PolicyStateCallback()
-        self.evidence = self._evidence(reference)
+        self.evidence = self._evidence()
         looks = () if self.evidence is None else (self.evidence,)
         waits = () if self.evidence is None else (AwaitsJudge(self.evidence),)
         trainer = PolicyTrainer(
             rollouts=self._rollouts(),
-            make_step=partial(self._step, reference=reference),
+            make_step=self._step,
             completion_log=self.log,
             sampling_check=start_check(context, config, self.rollouts, policy),
             num_logged_completions=config.num_logged_completions,
             model=policy,
-            args=TrainingArguments(
-                **common,
-                activation_checkpointing=config.gradient_checkpointing,
-                activation_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
-                remove_unused_columns=False,
+            args=ready_to_divide(
+                TrainingArguments(
+                    **common,
+                    activation_checkpointing=config.gradient_checkpointing,
+                    activation_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
+                    remove_unused_columns=False,
+                ),
+                context.spec.profile,
             ),
             train_dataset=StepNumbers(self.schedule.num_steps, num_ranks=batch.num_processes),
             processing_class=self.tokenizer,
@@ -210,10 +204,14 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         return trainer
 
     def _reference(self) -> PreTrainedModel | None:
-        """Load the start model once more, if every weight is trained and the KL is wanted."""
+        """Load the start model once more, if every weight is trained and the KL is wanted.
+
+        In the precision of the forwards of a policy that is divided; of another one, in that of its weights.
+        """
         if self.config.lora is not None or not self.config.method.beta:
             return None
-        return self.untrained_model().requires_grad_(False).eval()
+        whole = not self.config.keeps_start_model
+        return load_start_model(self.context, self.tokenizer, whole=whole).requires_grad_(False).eval()
 
     def _rollouts(self) -> PolicyRollouts:
         config, batch = self.config, self.context.spec.batch
@@ -233,7 +231,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             opening=self.opening,
         )
 
-    def _evidence(self, reference: PreTrainedModel | None) -> EvidenceCallback | None:
+    def _evidence(self) -> EvidenceCallback | None:
         batch, config = self.context.spec.batch, self.config
         rows = batch.per_device_batch_size
         return evidence_callback(
@@ -243,10 +241,10 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             self.held_out,
             rewards=self.rewards,
             write=writer(self.tokenizer, config, self.writing, rows_at_a_time=rows * batch.gradient_accumulation_steps),
-            log_ratios=log_ratios_to(reference, config, pad_id=int(self.tokenizer.pad_token_id), batch_size=rows),
+            log_ratios=log_ratios_to(self.reference, config, pad_id=int(self.tokenizer.pad_token_id), batch_size=rows),
             opening=self.opening,
             schedule=self.schedule,
-            untrained=self.untrained_model,
+            untrained=self._start_model,
         )
 
     @property
@@ -261,7 +259,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             self.published_step = self.evidence.publish()
             self.ended_because = self.evidence.progress.ended_because
 
-    def _step(self, accelerator: Any, *, reference: PreTrainedModel | None) -> PolicyStep:
+    def _step(self, accelerator: Any) -> PolicyStep:
         text_config = self.model.config.get_text_config()
         return PolicyStep(
             accelerator=accelerator,
@@ -270,10 +268,11 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             longest=self.config.max_completion_length,
             updates_per_rollout=self.minibatches.updates,
             cut=self.cut,
-            reference=reference,
+            reference=self.reference,
             aux_weight=getattr(text_config, "router_aux_loss_coef", None) or 0.0,
             critic=self.critic,
             correction=self.config.sampling_correction,
+            divides=divides_model(self.context.spec.profile),
         )
 
     def save(self, trainer: PolicyTrainer) -> None:
@@ -302,22 +301,3 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         if self.rollouts is not None:
             self.rollouts.close()
         close_rewards(self.rewards)
-
-
-def resolve_policy_schedule(config: TrainPolicyConfig, *, num_prompts: int, global_batch_size: int) -> ResolvedSchedule:
-    """Return the schedule with every number filled in.
-
-    Raises:
-        BadConfigError: the schedule cannot work in this number of steps, or a rollout has no whole minibatches.
-    """
-    epochs = config.num_iterations
-    try:
-        plan_minibatches(config.rollout_batch_size, global_batch_size=global_batch_size, epochs=epochs)
-    except ScheduleError as error:
-        raise BadConfigError(f"train_policy: {error}") from error
-    try:
-        return resolve_schedule(
-            config.schedule, num_examples=num_prompts * config.num_generations, global_batch_size=global_batch_size
-        )
-    except ScheduleError as error:
-        raise BadConfigError(f"train_policy.schedule: {error}") from error

@@ -124,8 +124,8 @@ class GpuProfile(Frozen):
     launcher: Literal["torchrun"] = Field("torchrun", description="Program that starts the ranks if there are several")
     distribution: Literal["ddp", "fsdp"] = Field(
         "ddp",
-        description="ddp: each rank holds the whole model; fsdp: in train_sft and train_reward_model, the ranks "
-        "divide its weights, gradients and optimizer states among them; train_policy needs the whole model",
+        description="ddp: each rank holds the whole model; fsdp: in train_sft, train_reward_model and train_dpo, "
+        "the ranks divide its weights, gradients and optimizer states among them; train_policy has its own key",
     )
     nccl: NcclSettings = Field(NcclSettings(), description="How the GPUs talk to each other")
     torch: TorchSettings = Field(TorchSettings(), description="Memory allocator, and torch's reaction to a hang")

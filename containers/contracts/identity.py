@@ -55,7 +55,10 @@ def config_profile(profile: GpuProfile, config: StageConfig) -> GpuProfile:
         judging = (judge.vllm_gpus for judge in config.judges if isinstance(judge, LanguageModelJudge))
         num_gpus = min(max(judging, default=1), profile.num_gpus)
         return found.model_copy(update={"num_gpus": num_gpus, "num_rollout_gpus": max(0, num_gpus - 1)})
-    if not isinstance(config, TrainPolicyConfig) or not config.vllm_gpus:
+    if not isinstance(config, TrainPolicyConfig):
+        return found
+    found = found.model_copy(update={"distribution": config.distribution})
+    if not config.vllm_gpus:
         return found
     ranks = found.num_processes - config.vllm_gpus
     return found.model_copy(update={"num_processes": ranks, "num_rollout_gpus": config.vllm_gpus})

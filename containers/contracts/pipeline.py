@@ -26,8 +26,8 @@ class StageFacts:
 
     Attributes:
         is_optional: a run is complete without it.
-        may_divide: its ranks may divide the model among them. In policy training each rank needs the whole model,
-            since it writes completions in every step.
+        may_divide: its ranks divide the model among them if the profile says so. A policy that writes completions in
+            every step is gathered for that, so its own configuration decides.
         trains: the model that it trains; None: none that a gate judges.
         judges: the model whose gate decides by its figures; None: no gate does.
     """

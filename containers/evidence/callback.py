@@ -23,6 +23,7 @@ from containers.harness.errors import JudgeAwaitedError, NoSignalError, StageErr
 from containers.harness.recorder import Recorder
 from containers.rewards.base import Answered
 from containers.training.checkpoints import CHECKPOINT_PREFIX, checkpoint_flaw
+from containers.training.sharding import gathered, is_divided, load_divided_optimizer, load_whole_weights
 
 _OPTIMIZER_FILE = "optimizer.pt"
 
@@ -69,7 +70,8 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
         if self.held_out is None or progress.start is not None:
             return
         began_s = time.monotonic()
-        progress.start, progress.answers, progress.agreement = self.held_out.start(self._policy)
+        with gathered(self._policy):
+            progress.start, progress.answers, progress.agreement = self.held_out.start(self._policy)
         progress.duration_s += time.monotonic() - began_s
         self.recorder.metrics(0, {"evidence_reward": progress.start.reward})
         self._demand_agreement()
@@ -138,7 +140,8 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
 
     def _look(self, held_out: HeldOut, state: TrainerState, control: TrainerControl, *, is_due: bool) -> None:
         progress, step, is_last = self.progress, state.global_step, state.global_step == state.max_steps
-        written = held_out.begin(self._policy, step=step)
+        with gathered(self._policy):
+            written = held_out.begin(self._policy, step=step)
         progress.open = OpenLook(step, is_due=is_due, is_last=is_last, written=written, limits=self._limits())
         look = self._settle(held_out)
         if look is None:
@@ -159,7 +162,8 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
         if opened is None:
             return None
         try:
-            compared = held_out.compare(self._policy, progress.answers, opened.written, step=opened.step)
+            with gathered(self._policy):
+                compared = held_out.compare(self._policy, progress.answers, opened.written, step=opened.step)
         except JudgeAwaitedError as error:
             self.awaited = error
             return None
@@ -169,7 +173,8 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
         self.recorder.metrics(look.step, _curves(look))
         if look.consequence == "trusted":
             began_s = time.monotonic()
-            progress.answers = held_out.completed(self._policy, compared.answers, step=look.step)
+            with gathered(self._policy):
+                progress.answers = held_out.completed(self._policy, compared.answers, step=look.step)
             progress.duration_s += time.monotonic() - began_s
             progress.meters.reset(opened.limits)
         return look
@@ -299,12 +304,14 @@ class EvidenceCallback(TrainerCallback):  # type: ignore[misc]
         self.trainer._load_best_model()
 
     def _load_optimizer(self, step: int) -> None:
-        optimizer = self.trainer.optimizer
+        optimizer, checkpoint = self.trainer.optimizer, self._checkpoint(step)
         if not step:
             optimizer.state.clear()
-            return
-        file = self._checkpoint(step) / _OPTIMIZER_FILE
-        optimizer.load_state_dict(torch.load(file, map_location=self.trainer.args.device, weights_only=True))
+        elif is_divided(self._policy):
+            load_divided_optimizer(self.trainer, checkpoint)
+        else:
+            file = checkpoint / _OPTIMIZER_FILE
+            optimizer.load_state_dict(torch.load(file, map_location=self.trainer.args.device, weights_only=True))
 
 
 def _curves(look: EvidenceLook) -> dict[str, float]:
@@ -320,4 +327,4 @@ def _make_untrained(policy: Any, untrained: Callable[[], PreTrainedModel]) -> No
             if "lora_B" in name:
                 weights.zero_()
         return
-    policy.load_state_dict(untrained().state_dict())
+    load_whole_weights(policy, untrained().state_dict())

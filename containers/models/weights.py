@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -57,12 +58,14 @@ def load_weights(
 def weights_digest(model: nn.Module) -> str:
     """Return 16 hex digits that tell trained weights apart: over up to 4,096 numbers, evenly spread, of each of them.
 
-    A step of an optimizer moves every number. Frozen weights do not count.
+    A step of an optimizer moves every number. Frozen weights do not count; of a divided model, this rank's part does.
     """
     found = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         if weight.requires_grad:
-            sample = weight.detach().flatten()[:: -(-weight.numel() // _DIGEST_NUMBERS)]
+            part = weight.detach()
+            part = part.to_local() if isinstance(part, DTensor) else part
+            sample = part.flatten()[:: max(1, -(-part.numel() // _DIGEST_NUMBERS))]
             found.update(f"{name} {weight.numel()}\0".encode() + sample.float().cpu().numpy().tobytes())
     return found.hexdigest()[:16]
 

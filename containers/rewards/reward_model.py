@@ -222,12 +222,11 @@ def _member(context: StageContext, config: Rewarding, term: RewardModelTerm, *, 
         scorer = load_scorer(context, batch_size=config.batch_size, role=role)
     else:
         require_certificate(context, role=role, certificate=f"{CERTIFICATE_INPUT}{ending}")
-        if config.lora is not None:
+        if config.keeps_start_model:
             adapter = adapter_on(context.input_path(role), context.input("start_model").digest)
             if adapter is not None:
-                context.recorder.note(
-                    f"The reward model {context.input(role).origin} is an adapter on the policy's own frozen weights."
-                )
+                base = "the policy's own frozen weights" if config.lora is not None else "the reference's weights"
+                context.recorder.note(f"The reward model {context.input(role).origin} is an adapter on {base}.")
                 make = partial(_scorer_on_base, context, config, adapter, role=role)
                 return AdapterReward(make, normalisation=_normalisation(context, term, role=role), role=role)
         scorer = load_scorer(context, batch_size=context.spec.batch.per_device_batch_size, role=role)

@@ -31,7 +31,7 @@ def hold_on_base(artifact: Path, scorer: RewardScorer, *, base: str) -> str:
         return f"No logged pair fits, so the reward model on the policy's {base} weights was not compared."
     logged = [score for sample in samples for score in (sample.score_chosen, sample.score_rejected)]
     gap = MarginGap.of(logged, scorer.score([side for sample in samples for side in both_conversations(sample)]))
-    text = f"on pairs that its training logged, with the policy's {base} weights, {gap}"
+    text = f"on pairs that its training logged, with the start model's {base} weights, {gap}"
     if not gap.is_allowed:
         raise StageError(
             f"The reward model in {artifact} is not the certified one there: {text}. Train the reward model with the "

@@ -6,7 +6,6 @@ from containers.contracts.outcome import Metric
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
 from containers.training.program import run_training
-from containers.training.sharding import divides_model
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -20,11 +19,4 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     config = context.spec.config
     if not isinstance(config, TrainPolicyConfig):
         raise BadConfigError(f"train_policy was given the config of {config.stage}.")
-    profile = context.spec.profile
-    # A policy that generates would be gathered by every rank for each token.
-    if divides_model(profile):
-        raise BadConfigError(
-            f"Profile {profile.name} has distribution fsdp, and the policy writes completions in every step, for which "
-            "each rank needs the whole model. Train it on a profile with distribution ddp."
-        )
     return run_training(context, PolicyTraining(context))

@@ -5,20 +5,24 @@ Trainer saves, clips and resumes as usual. All ranks must do the same number of 
 which needs all ranks.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, load_fsdp_optimizer
 from accelerate.utils.operations import convert_to_fp32
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from containers.contracts.hardware import GpuProfile
 from containers.harness.errors import StageError
 from containers.harness.recorder import Recorder
+from containers.packing.logps import causal_of
 from containers.training.checkpoints import CHECKPOINT_PREFIX
 
 Arguments = TypeVar("Arguments", bound=TrainingArguments)
@@ -100,6 +104,58 @@ class DividedModelCallback(TrainerCallback):  # type: ignore[misc]
         """Make the folder of the next checkpoint, which may be the best."""
         if control.should_save:
             Path(args.output_dir, f"{CHECKPOINT_PREFIX}{state.global_step}").mkdir(exist_ok=True)
+
+
+def is_divided(model: torch.nn.Module) -> bool:
+    """Whether the ranks divide this model among them."""
+    return isinstance(model, FSDPModule)
+
+
+@contextmanager
+def gathered(model: torch.nn.Module) -> Iterator[None]:
+    """Hold all weights of a divided model on each rank, in its computing precision, while this is open.
+
+    Forwards then need no other rank, so that ranks may do different numbers of them; there are no gradients. Every rank
+    must enter and leave this. A model that is not divided stays as it is.
+    """
+    if not isinstance(model, FSDPModule):
+        yield
+        return
+    # The first forward may be of a part, such as the language model inside of adapters, which would take itself for
+    # the whole.
+    model._get_fsdp_state()._lazy_init()
+    units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for unit in units:
+        unit.set_reshard_after_forward(False, recurse=False)
+        unit.unshard()
+    try:
+        yield
+    finally:
+        for unit in units:
+            unit.reshard()
+            unit.set_reshard_after_forward(True, recurse=False)
+        # As accelerate divides them: what a backward begins with stays gathered.
+        for last in (model, causal_of(model).get_output_embeddings()):
+            if isinstance(last, FSDPModule):
+                last.set_reshard_after_forward(False, recurse=False)
+
+
+def load_whole_weights(model: torch.nn.Module, weights: dict[str, Any]) -> None:
+    """Give a model, divided or not, these weights; every rank must call this, with all of them."""
+    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
+
+
+def load_divided_optimizer(trainer: Trainer, checkpoint: Path) -> None:
+    """Load the optimizer's states of a checkpoint of a divided model; every rank must call this."""
+    accelerator = trainer.accelerator
+    load_fsdp_optimizer(
+        accelerator.state.fsdp_plugin,
+        accelerator,
+        trainer.optimizer,
+        trainer.model,
+        str(checkpoint),
+        adapter_only=False,
+    )
 
 
 def whole_model(divided: torch.nn.Module, fresh: torch.nn.Module) -> Any:

@@ -14,8 +14,7 @@ from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.identity import config_profile, stage_profile
-from containers.contracts.names import StageName
+from containers.contracts.identity import config_profile
 from containers.contracts.schedule import ScheduleError, plan_batch, plan_minibatches
 from tasks.config.errors import Mistake, near_match
 from tasks.config.sections import RunTree
@@ -278,7 +277,13 @@ def _adapters_make_sense(config: RunTree) -> Iterator[Mistake]:
     for section, training_of in _TRAININGS.items():
         training = config.policy_on_rewards if section == "train_policy" else training_of(config)
         if training is not None:
-            divides = stage_profile(config.gpu_profile, StageName(training.stage)).distribution == "fsdp"
+            profile = config_profile(config.gpu_profile, training)
+            divides = profile.distribution == "fsdp"
+            if section == "train_policy" and divides and profile.num_processes == 1:
+                yield Mistake(
+                    "train_policy.distribution",
+                    f"fsdp divides a policy over ranks, and profile `{profile.name}` has one. Use ddp.",
+                )
             for key, text in adapter_contradictions(training, divides=divides):
                 yield Mistake(f"{section}.{key}", text)
 

@@ -9,7 +9,7 @@ from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from containers.contracts.schedule import ScheduleError
 from tasks.plan.figures import PlanContext, StagePlan
-from tasks.plan.fit import DIVISIBLE, TRAININGS, with_settings
+from tasks.plan.fit import DIVISIBLE, TRAININGS, may_divide_policy, with_settings
 from tasks.plan.limits import memory_bytes
 
 # Of a GPU's memory; estimates may be off, and a pack may be longer than those looked at.
@@ -67,7 +67,7 @@ def _of_stage(context: PlanContext, planned: StagePlan, planner: Callable[[PlanC
 
 
 def _rank(choice: Choice) -> tuple[bool, float, int, float]:
-    divided = any(change.startswith("gpu_profile.distribution") for change in choice.changes)
+    divided = any(change.endswith("distribution=fsdp") for change in choice.changes)
     seconds = (choice.seconds or 0.0) * (_DIVIDED_FACTOR if divided else 1.0)
     return choice.has_fewer_bits, round(seconds), len(choice.changes), -choice.memory_bytes
 
@@ -96,7 +96,8 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
     if may_be_quantized and section.quantization is None:
         quantizations.append("nf4")
     distributions = ["as it is"]
-    if stage in DIVISIBLE and context.profile.num_processes > 1 and not divides:
+    divides_policy = stage is StageName.TRAIN_POLICY and may_divide_policy(context)
+    if divides_policy or (stage in DIVISIBLE and context.profile.num_processes > 1 and not divides):
         distributions.append("fsdp")
     for quantization, checkpointing, pack, distribution in product(quantizations, (False, True), packs, distributions):
         if quantization is not None and (divides or distribution == "fsdp"):
@@ -110,9 +111,11 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
             update["gradient_checkpointing"] = checkpointing
         if pack is not None:
             update["pack_tokens"] = pack
+        if distribution == "fsdp" and divides_policy:
+            update["distribution"] = "fsdp"
         changed = with_settings(context, stage, update)
         changes = [f"{stage.value}.{name}={_yaml(value)}" for name, value in update.items()]
-        if distribution == "fsdp":
+        if distribution == "fsdp" and not divides_policy:
             profile = changed.profile.model_copy(update={"distribution": "fsdp"})
             changed = replace(changed, profile=profile)
             changes.append("gpu_profile.distribution=fsdp")

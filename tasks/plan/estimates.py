@@ -12,9 +12,11 @@ from tasks.plan.inputs.model_shape import ModelShape, block_parameters, multipli
 # AdamW keeps two float32 moments; gradients and trained weights are float32 as well.
 _MOMENT_BYTES = 8
 _GRADIENT_BYTES = 4
-_TRAINED_WEIGHT_BYTES = 4
+TRAINED_WEIGHT_BYTES = 4
+# Name of this part of the memory.
+GENERATION_CACHE = "generation cache"
 # Of a trained parameter, with all that its training keeps.
-TRAINED_BYTES = _TRAINED_WEIGHT_BYTES + _GRADIENT_BYTES + _MOMENT_BYTES
+TRAINED_BYTES = TRAINED_WEIGHT_BYTES + _GRADIENT_BYTES + _MOMENT_BYTES
 # Values per token that one block keeps for its backward: about 8 hidden vectors beside queries, keys and feed-forward.
 _HIDDEN_VECTORS_PER_BLOCK = 8
 # What a packed training step of 8B width keeps beside them: products of adapters, masks and copies in other types. In
@@ -95,8 +97,15 @@ def value_bytes(profile: GpuProfile) -> int:
     return 2 if profile.precision == "bf16" else 4
 
 
-def training_memory(load: TrainingLoad, profile: GpuProfile, beside: dict[str, int] | None = None) -> dict[str, int]:
-    """Bytes of each part on one device while training, at the longest sequences; `beside` are those of other models."""
+def training_memory(
+    load: TrainingLoad, profile: GpuProfile, beside: dict[str, int] | None = None, *, writes: bool = False
+) -> dict[str, int]:
+    """Bytes of each part on one device while training, at the longest sequences.
+
+    Args:
+        beside: those of other models, and of the cache of generation.
+        writes: a policy that writes completions; one that is divided is gathered for that.
+    """
     size = value_bytes(profile)
     frozen = frozen_bytes(load.shape, load.total, profile, load.quantization) if load.uses_adapters else 0
     trained = load.trainable * TRAINED_BYTES
@@ -104,14 +113,18 @@ def training_memory(load: TrainingLoad, profile: GpuProfile, beside: dict[str, i
     if profile.distribution == "fsdp":
         ranks = profile.num_processes
         gathered = _gathered_bytes(load, size)
-        whole = load.total * (size if load.uses_adapters else _TRAINED_WEIGHT_BYTES)
+        cache = (beside or {}).get(GENERATION_CACHE, 0)
+        # Before and after the computation, and to write, the whole model is in memory beside the shares.
+        whole = load.total * (size if load.uses_adapters else TRAINED_WEIGHT_BYTES)
+        whole = max(whole, load.total * size + cache if writes else 0)
         parts = {
             f"frozen weights / {ranks}": math.ceil(frozen / ranks),
             f"trained weights, gradients, AdamW / {ranks}": math.ceil(trained / ranks),
             "gathered layers": gathered,
             "activations": activations,
-            # Before and after the computation, the whole model is in memory beside the shares.
-            "extra, whole model before and after": max(0, whole - gathered - activations),
+            f"extra, whole model before{', after and to write' if writes else ' and after'}": max(
+                0, whole - gathered - activations - cache
+            ),
         }
     else:
         parts = {"frozen weights": frozen, "trained weights, gradients, AdamW": trained, "activations": activations}
@@ -213,7 +226,7 @@ def program_bytes(profile: GpuProfile) -> int:
 
 def checkpoint_bytes(load: TrainingLoad) -> int:
     """One checkpoint on disk: trained weights and AdamW's moments."""
-    return load.trainable * (_TRAINED_WEIGHT_BYTES + _MOMENT_BYTES)
+    return load.trainable * (TRAINED_WEIGHT_BYTES + _MOMENT_BYTES)
 
 
 def training_work(load: TrainingLoad, profile: GpuProfile, *, sequences: float) -> Work:

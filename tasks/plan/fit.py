@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from containers.contracts.configs.parts.adapters import adapter_contradictions
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
-from containers.contracts.identity import stage_profile
+from containers.contracts.identity import config_profile, stage_profile
 from containers.contracts.names import StageName
 from containers.contracts.outcome import FailureKind
 from containers.contracts.schedule import ScheduleError
@@ -114,12 +115,23 @@ def _changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
 
 
 def _divided(context: PlanContext, stage: StageName) -> Iterator[_Change]:
-    """Divide the model over the profile's ranks; not a policy, which each rank needs whole to generate."""
+    """Divide the model over the profile's ranks."""
     profile = context.profile
+    if stage is StageName.TRAIN_POLICY and may_divide_policy(context):
+        yield "train_policy.distribution", "`fsdp`", with_settings(context, stage, {"distribution": "fsdp"})
     if stage not in DIVISIBLE or profile.num_processes == 1 or profile.distribution == "fsdp":
         return
     changed = replace(context, profile=profile.model_copy(update={"distribution": "fsdp"}))
     yield "gpu_profile.distribution", "`distribution: fsdp` in the profile", changed
+
+
+def may_divide_policy(context: PlanContext) -> bool:
+    """Whether the ranks could divide the policy, and do not."""
+    policy = context.config.train_policy
+    changed = policy.model_copy(update={"distribution": "fsdp"})
+    if policy.distribution == "fsdp" or config_profile(context.profile, policy).num_processes == 1:
+        return False
+    return not any(adapter_contradictions(changed, divides=True))
 
 
 def _quantized(context: PlanContext, stage: StageName) -> Iterator[_Change]:

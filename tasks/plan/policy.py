@@ -144,11 +144,13 @@ def policy_memory(
         if not config.vllm_gpus:
             parts["vLLM, model and cache"] = vllm_memory(context, load, sequences=completions_of_a_rank(batch))
     else:
-        parts["generation cache"] = estimates.generation_cache(
+        parts[estimates.GENERATION_CACHE] = estimates.generation_cache(
             load.shape, context.profile, sequences=1, tokens=prompts + own
         )
     if not load.uses_adapters and config.method.beta:
-        parts["reference policy"] = estimates.inference_memory(load.total, context.profile)
+        held = estimates.inference_memory(load.total, context.profile)
+        # Beside a whole policy it has the type of the trained weights.
+        parts["reference policy"] = held if config.keeps_start_model else load.total * estimates.TRAINED_WEIGHT_BYTES
     looking = judges_memory(context, context.config.judges_of_evidence, context.profile)
     return parts | looking | critic_memory(context, config, load)
 
@@ -158,14 +160,14 @@ def _own_adapter_bytes(context: PlanContext, config: TrainPolicyConfig) -> int |
     training, model = context.config.train_reward_model, context.model
     if not context.config.trains_reward_model or training.lora is None or training.use_cls:
         return None
-    if config.lora is None or model is None:
+    if not config.keeps_start_model or model is None:
         return None
     return _ADAPTER_BYTES * (lora_parameters(model.shape, training.lora) + model.shape.hidden_size)
 
 
 def _scorer_bytes(context: PlanContext, config: TrainPolicyConfig, scorer: FoundShape) -> int:
     """Bytes of a reward model; one that is an adapter of the policy's start model has these weights in common."""
-    if config.lora is not None and scorer.adapter_bytes is not None:
+    if config.keeps_start_model and scorer.adapter_bytes is not None:
         return scorer.adapter_bytes
     return estimates.inference_memory(total_parameters(scorer.shape, head="score"), context.profile)
 

@@ -247,7 +247,8 @@ def _training_plan(
             Figure("trained parameters", load.trainable, "parameters", origin, f"{load.trainable / load.total:.2%}"),
         ]
         logits = {"logits": head.memory_bytes} if head else {}
-        held = estimates.training_memory(load, context.profile, {**logits, **(beside or {})})
+        writes = stage is StageName.TRAIN_POLICY
+        held = estimates.training_memory(load, context.profile, {**logits, **(beside or {})}, writes=writes)
         memory = byte_figures(held, notes={"logits": head.tile_text} if head else None)
         programs = vllm_programs(context) if stage is StageName.TRAIN_POLICY else 0
         on_device = sum(held.values())

@@ -130,6 +130,12 @@ class TrainPolicyConfig(Frozen):
     lora: LoraSettings | None = Field(LoraSettings(), description="Train adapters only; null: every weight")
     quantization: Quantization | None = Field(None, description=QUANTIZATION)
     gradient_checkpointing: bool = Field(True, description=CHECKPOINTING)
+    distribution: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="ddp: each rank holds the whole policy; fsdp: the ranks divide its weights, gradients and "
+        "optimizer states among them, and gather the weights to write completions. It counts here, in place of the "
+        "profile's",
+    )
     pack: bool = Field(
         True,
         description="Compute each prompt once for all of its completions, without padding; models with another kind "
@@ -180,6 +186,11 @@ class TrainPolicyConfig(Frozen):
     def has_critic(self) -> bool:
         """Whether advantages need one."""
         return self.method.advantage == "gae"
+
+    @property
+    def keeps_start_model(self) -> bool:
+        """Whether the start model stays in memory as it is, in the profile's precision, so that others can share it."""
+        return self.lora is not None or (self.distribution == "fsdp" and self.method.beta > 0)
 
     @property
     def vllm_fraction(self) -> float:

@@ -22,8 +22,10 @@ def adapter_contradictions(
         if isinstance(config, TrainPolicyConfig):
             adapters["critic.lora"] = config.critic.lora
         yield from _with_dropout(adapters)
-    if isinstance(config, TrainPolicyConfig) and config.rollout_engine == "vllm":
-        yield from _refused_by_vllm(config)
+    if isinstance(config, TrainPolicyConfig):
+        yield from _refused_divided(config)
+        if config.rollout_engine == "vllm":
+            yield from _refused_by_vllm(config)
     if config.quantization is None:
         return
     if config.lora is None:
@@ -48,6 +50,23 @@ def _with_dropout(adapters: dict[str, LoraSettings | None]) -> Iterator[tuple[st
                 f"{lora.dropout:g}: this training compares probabilities or values of the same text at two times, and "
                 "dropout would change them by chance. Leave it out; train_sft and train_reward_model have it.",
             )
+
+
+def _refused_divided(config: TrainPolicyConfig) -> Iterator[tuple[str, str]]:
+    if config.distribution == "ddp":
+        return
+    if config.has_critic:
+        yield (
+            "distribution",
+            f"fsdp with algorithm {config.algorithm}: its critic is not divided. Use ddp, or an algorithm without a "
+            "critic (rloo, grpo).",
+        )
+    if config.rollout_engine == "vllm":
+        yield (
+            "distribution",
+            "fsdp with rollout_engine vllm: a divided policy is gathered on each rank to write, and vLLM would hold "
+            "it once more. Use shared_prompts or continuous_batching, or ddp.",
+        )
 
 
 def _refused_by_vllm(config: TrainPolicyConfig) -> Iterator[tuple[str, str]]:

@@ -120,6 +120,15 @@ def test_how_ranks_divide_a_model_is_part_of_the_keys_of_the_trainings_that_do_a
         assert GpuProfile.model_validate_json(stage_profile(divided, stage).model_dump_json())
 
 
+def test_whether_a_policy_is_divided_is_its_own_choice() -> None:
+    whole = GpuProfile(name="8x80gb", num_gpus=8, num_processes=8, gpu_memory_gib=80)
+    for profile in (whole, whole.model_copy(update={"distribution": "fsdp"})):
+        for distribution in ("ddp", "fsdp"):
+            part = config_profile(profile, TrainPolicyConfig(distribution=distribution, lora=None))
+            assert (part.distribution, part.num_processes) == (distribution, 8)
+            assert GpuProfile.model_validate_json(part.model_dump_json()) == part
+
+
 def test_gpus_that_vllm_has_to_itself_have_no_rank_in_the_policys_training_alone() -> None:
     profile = GpuProfile(name="8x80gb", num_gpus=8, num_processes=8, gpu_memory_gib=80)
     config = TrainPolicyConfig(rollout_engine="vllm", vllm_gpus=2, global_batch_size=96)

@@ -38,5 +38,5 @@ def test_a_policy_on_four_bits_trains_resumes_bit_for_bit_and_publishes_plain_we
 
 def test_a_reward_model_of_whole_numbers_is_refused_on_weights_where_it_scores_otherwise(tmp_path: Path) -> None:
     context = with_reward_models(tmp_path / "run", trained(tmp_path), term_of(1), quantization="nf4")
-    with pytest.raises(StageError, match=r"with the policy's nf4 weights, margins .* same quantization as the policy"):
+    with pytest.raises(StageError, match=r"start model's nf4 weights, margins .* same quantization as the policy"):
         train_policy.run(context)

@@ -216,7 +216,9 @@ def test_a_training_says_which_reward_models_share_the_policys_weights(tmp_path:
     notes = (context.work / "events.jsonl").read_text()
     assert notes.count("is an adapter on the policy's own frozen weights") == (3 if digest == "sha256:0" else 0)
     assert notes.count("its score head is sha256:") == 3
-    held = "The reward model holds: on pairs that its training logged, with the policy's float32 weights, margins of"
+    held = (
+        "The reward model holds: on pairs that its training logged, with the start model's float32 weights, margins of"
+    )
     assert notes.count(held) == (3 if digest == "sha256:0" else 0)
 
 

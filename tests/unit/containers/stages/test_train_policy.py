@@ -13,8 +13,8 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from containers.algorithms.policy_settings import resolve_policy_schedule
 from containers.algorithms.policy_trainer import curve_metrics
-from containers.algorithms.policy_training import resolve_policy_schedule
 from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS
 from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -27,7 +27,7 @@ from containers.scoring.scorer import RewardScorer, score_head_sha256
 from containers.stages import train_policy
 from tests.unit.factories.prompt_factory import write_prompts
 from tests.unit.factories.report.certificate_factory import write_certificate
-from tests.unit.factories.spec_factory import CPU, make_context
+from tests.unit.factories.spec_factory import make_context
 from tests.unit.factories.tiny_policy import save_causal_model, save_reward_model
 
 pytestmark = pytest.mark.stages
@@ -322,13 +322,6 @@ def test_a_learning_rate_that_explodes_is_a_failure_that_names_the_step(
     with pytest.raises(DivergedError, match=r"[Ss]tep [234]\b"):
         train_policy.run(context)
     assert not (context.output / "model").exists()
-
-
-def test_a_policy_that_ranks_would_divide_is_refused(tmp_path: Path, inputs: dict[str, Path]) -> None:
-    profile = CPU.model_copy(update={"num_processes": 2, "distribution": "fsdp"})
-    context = make_context(tmp_path, StageName.TRAIN_POLICY, CONFIG, inputs, profile=profile)
-    with pytest.raises(BadConfigError, match="each rank needs the whole model"):
-        train_policy.run(context)
 
 
 def test_lengths_beyond_the_positions_of_the_model_are_refused(tmp_path: Path, inputs: dict[str, Path]) -> None:

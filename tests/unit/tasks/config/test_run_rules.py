@@ -66,6 +66,28 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
             "train_policy.lora.r: 600 is more than 512, the largest rank that vLLM takes.",
         ),
         (
+            {"train_policy": {"distribution": "fsdp", "lora": None}},
+            "train_policy.distribution: fsdp divides a policy over ranks, and profile `small` has one. Use ddp.",
+        ),
+        (
+            {"train_policy": {"distribution": "fsdp", "algorithm": "ppo", "lora": {"r": 8}}, "gpu_profile": TWO_GPUS},
+            "train_policy.distribution: fsdp with algorithm ppo: its critic is not divided. Use ddp, or an algorithm",
+        ),
+        (
+            {
+                "train_policy": {"distribution": "fsdp", "rollout_engine": "vllm", "lora": {"r": 8}},
+                "gpu_profile": TWO_GPUS,
+            },
+            "train_policy.distribution: fsdp with rollout_engine vllm: a divided policy is gathered on each rank to",
+        ),
+        (
+            {
+                "train_policy": {"distribution": "fsdp", "quantization": "nf4", "lora": {"r": 8}},
+                "gpu_profile": TWO_GPUS,
+            },
+            "train_policy.quantization: nf4 with `distribution: fsdp`: divided weights are not quantized here.",
+        ),
+        (
             {"train_policy": {"vllm_gpus": 1, "lora": {"r": 8}}, "gpu_profile": TWO_GPUS},
             "train_policy.vllm_gpus: 1 GPUs are kept for vLLM, and rollout_engine is shared_prompts, so they would",
         ),

@@ -61,6 +61,12 @@ def test_they_are_printed_as_they_can_be_typed_and_only_where_wanted() -> None:
     assert plan_run(load_run_config("configs/runs/demo.yaml"), chooses=True).choices == ()
 
 
+def test_a_policy_with_all_its_weights_is_divided_where_it_does_not_fit_whole() -> None:
+    found = _changes(_plan("8x80gb", "train_policy.lora=null", "train_policy.distribution=fsdp"), "train_policy")
+    assert () in found
+    assert all("gpu_profile" not in str(changes) for changes in found)
+
+
 @pytest.mark.shared_data
 @pytest.mark.parametrize(
     ("profile", "model", "wanted"),

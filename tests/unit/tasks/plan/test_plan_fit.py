@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from containers.contracts.hardware import GIB
+from containers.contracts.names import StageName
 from tasks.config.errors import InvalidConfigError
 from tasks.config.loading import load_run_config
 from tasks.plan.run_plan import draft_plan, plan_run
@@ -54,7 +56,24 @@ def test_a_policy_has_no_kind_of_training_to_change_beside_its_adapters() -> Non
     assert "`lora: {r: 64, alpha: 128}`, adapters in place of all weights" in said
 
 
-def test_whole_weights_are_offered_to_be_divided_over_the_gpus_and_a_policy_stays_whole() -> None:
+def test_whole_weights_of_a_policy_are_offered_to_be_divided_and_are_gathered_to_write() -> None:
+    (said,) = refusals("train_policy.lora=null", profile="8x80gb")
+    assert said.startswith("train_policy.distribution: 173 GiB per GPU are estimated")
+    assert said.endswith("The smallest change that fits: `fsdp` (66 GiB).")
+    overrides = ["train_policy.lora=null", "train_policy.distribution=fsdp"]
+    plan = plan_run(load_run_config(Path(PRODUCTION), overrides=overrides, profile="8x80gb"))
+    assert plan.mistakes == ()
+    (stage,) = [stage for stage in plan.stages if stage.stage is StageName.TRAIN_POLICY]
+    parts = {figure.name: figure.value for figure in stage.memory}
+    total = 8_190_735_360
+    assert parts["trained weights, gradients, AdamW / 8"] == total * 16 / 8
+    assert parts["reference policy"] == total * 2, "in bfloat16, as the divided policy computes"
+    assert parts["reward model"] < GIB, "an adapter on the reference's weights"
+    rest = ("gathered layers", "activations", "generation cache", "extra, whole model before, after and to write")
+    assert sum(parts[name] for name in rest) == total * 4, "whole in float32 before and after, in bfloat16 to write"
+
+
+def test_whole_weights_are_offered_to_be_divided_over_the_gpus() -> None:
     (said,) = refusals("train_reward_model.lora=null", profile="8x80gb")
     assert said.startswith("gpu_profile.distribution: 117 GiB per GPU are estimated")
     assert "The smallest change that fits: `distribution: fsdp` in the profile (4" in said
