@@ -78,6 +78,7 @@ class OfflineTraining(PairTraining[OfflineConfigT]):
                     remove_unused_columns=False,
                 ),
                 context.spec.profile,
+                offload=config.optimizer.offload,
             ),
             processing_class=self.tokenizer,
             callbacks=self.callbacks(checkpoint),

@@ -1,5 +1,6 @@
 """The completions of a step: draw prompts, let the policy complete them on all ranks, and have them rewarded."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -94,6 +95,7 @@ class PolicyRollouts:
         steps_without_signal: newest rollouts in a row in which no prompt's completions differed in reward.
         newest: the completions of the newest rollout.
         figures: its curves.
+        writing_s: seconds in which completions were written in the present step.
         current: the rollout that updates are made from.
     """
 
@@ -114,6 +116,7 @@ class PolicyRollouts:
     steps_without_signal: int = 0
     newest: Rewarded = field(default_factory=Rewarded)
     figures: dict[str, float] = field(default_factory=dict)
+    writing_s: float = 0.0
     current: Rollout | None = None
 
     @property
@@ -203,7 +206,9 @@ class PolicyRollouts:
         rows = range(self.rank * self.rows_per_rank, (self.rank + 1) * self.rows_per_rank)
         places = [self.order[first + row // siblings] for row in rows]
         self.position += self.rows_per_rank * self.num_ranks // siblings
+        began_s = time.perf_counter()
         completions = self.written(policy, places)
+        self.writing_s += time.perf_counter() - began_s
         asked = [self.answered(place, completion) for place, completion in zip(places, completions, strict=True)]
         told = self._said(completions)
         own = [Written(*row) for row in zip(places, completions, self.reward.scored(asked), told, strict=True)]

@@ -28,6 +28,7 @@ from containers.losses.importance import importance_weights, sampling_kl
 from containers.losses.ratios import KL_ESTIMATORS, RATIOS, completion_sums, k1
 from containers.losses.values import discounted
 from containers.losses.weights import WEIGHTS
+from containers.models.offloading import present
 from containers.packing.attention import packed
 from containers.packing.logps import CompletionPack, Cut, Pack, causal_of
 from containers.rollouts.rollout import StepBatch
@@ -78,7 +79,7 @@ class PolicyStep:
         batch.advantages = [None] * len(batch.completions)
         if method.beta:
             has_own = self.reference is not None
-            with nullcontext() if has_own else policy.disable_adapter():
+            with present(self.reference) if has_own else policy.disable_adapter():
                 batch.reference = _whole(self._logps(self.reference if has_own else policy, packs, batch))
         waits = self._rows_that_wait(packs, batch)
         early = [pack for pack in packs if not all(waits[row] for row in pack.rows)]

@@ -55,7 +55,8 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
 
     Curves: `reward` is the mean reward before the KL; `kl` the mean over completions of log policy − log reference,
     summed over tokens (nats); `kl_per_token` the same per token; `ratio_clipped_fraction` the share of tokens whose
-    ratio was limited; `prompts_without_signal_fraction` the share of prompts whose completions have equal rewards.
+    ratio was limited; `engine_idle_fraction` the share of the step's time in which no completions are written;
+    `prompts_without_signal_fraction` the share of prompts whose completions have equal rewards.
     `term_curves` says what those of single rewards are.
 
     Args:
@@ -115,7 +116,9 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
             self.note(self.step.critic.take_curves())
         if sums["tokens"]:
             self._adapt_beta()
-        self.note({"step_time_s": time.perf_counter() - started_at_s})
+        duration_s = time.perf_counter() - started_at_s
+        self.note({"step_time_s": duration_s, "engine_idle_fraction": 1.0 - self.rollouts.writing_s / duration_s})
+        self.rollouts.writing_s = 0.0
         if not math.isfinite(float(loss)):
             raise DivergedError(self._message(f"the policy's loss is {float(loss)}", diverged=True))
         return loss

@@ -38,12 +38,14 @@ from containers.evidence.start import (
     start_judges,
     writer,
 )
+from containers.formatting import size
 from containers.models.loading import (
     apply_lora,
     load_tokenizer,
     num_embedding_rows,
     position_limit,
 )
+from containers.models.offloading import offload
 from containers.packing.kernel import try_kernels
 from containers.packing.logps import add_logps, causal_of
 from containers.rewards.base import StartedTerm, close_rewards, start_rewards
@@ -102,12 +104,17 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         schedule_of = partial(resolve_policy_schedule, config, global_batch_size=context.spec.batch.global_batch_size)
         schedule_of(num_prompts=len(prompts.prompts))
         self.rewards = start_rewards(context, config)
+        offloaded = sum(one.reward.offload() for one in self.rewards) if config.offload_frozen else 0
         self.model = self._start_model()
         check_lengths(config, max_positions=position_limit(self.model), name="start model")
         self.reference = self._reference()
         if config.keeps_start_model:
             for one in self.rewards:
                 one.reward.on_base(self.model if self.reference is None else self.reference)
+        if config.offload_frozen:
+            offloaded += 0 if self.reference is None else offload(self.reference)
+            held = f"{size(offloaded)} of frozen models are in host memory on each rank while they are not used."
+            context.recorder.note(held)
         note_policy_template(context, self.tokenizer, prompts.prompts, thinks=config.enable_thinking)
         for one in self.rewards:
             prompts = one.reward.scorable(context, prompts)
@@ -186,6 +193,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
                     remove_unused_columns=False,
                 ),
                 context.spec.profile,
+                offload=config.optimizer.offload,
             ),
             train_dataset=StepNumbers(self.schedule.num_steps, num_ranks=batch.num_processes),
             processing_class=self.tokenizer,

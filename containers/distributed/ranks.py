@@ -48,11 +48,19 @@ def join_ranks(context: StageContext) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=context.spec.profile.collective_timeout_s)
-    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
+    distributed.init_process_group(_backend(context, device), timeout=timeout)
     measured = measure_collectives(context.spec.profile, device)
     if is_first_rank():
         write_atomically(context.work / COLLECTIVES_FILE, measured.model_dump_json(indent=2))
         context.recorder.note(collectives_text(measured))
+
+
+def _backend(context: StageContext, device: torch.device) -> str:
+    """Name the backend; an optimizer whose weights lie in host memory needs one for these too."""
+    if device.type != "cuda":
+        return "gloo"
+    offloads = getattr(getattr(context.spec.config, "optimizer", None), "offload", False)
+    return "cpu:gloo,cuda:nccl" if offloads else "nccl"
 
 
 def collectives_text(measured: Collectives) -> str:

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from containers.evidence.progress import Progress
 from containers.evidence.reward_model_meters import RewardModelMeters
 from containers.harness.context import StageContext
 from containers.judges.base import start_judge
+from containers.models.offloading import present
 from containers.packing.logps import causal_of
 from containers.rewards.base import SeveralRewards, StartedTerm, StateReward
 from containers.rollouts.engines import Writing
@@ -194,7 +194,7 @@ def log_ratios_to(
             )
 
         own = logps(policy)
-        with policy.disable_adapter() if reference is None else nullcontext():
+        with policy.disable_adapter() if reference is None else present(reference):
             others = logps(policy if reference is None else reference)
         return [one - other for one, other in zip(own, others, strict=True)]
 

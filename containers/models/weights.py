@@ -1,12 +1,14 @@
 """Load the weights of a model folder and report missing ones; code in the folder is not run."""
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -17,6 +19,8 @@ from containers.harness.errors import MissingPrerequisiteError
 
 SCORE_HEAD = "score"
 _DIGEST_NUMBERS = 4096
+# Of one file, about.
+_FILE_BYTES = 4 * 1024**3
 
 
 def load_weights(
@@ -68,6 +72,41 @@ def weights_digest(model: nn.Module) -> str:
             sample = part.flatten()[:: max(1, -(-part.numel() // _DIGEST_NUMBERS))]
             found.update(f"{name} {weight.numel()}\0".encode() + sample.float().cpu().numpy().tobytes())
     return found.hexdigest()[:16]
+
+
+def write_weights(model: PreTrainedModel, folder: Path, *, dtype: torch.dtype, writes: bool) -> None:
+    """Write a model's config and weights as safetensors, a few at a time; every rank of a divided one must call this.
+
+    Args:
+        writes: whether this rank writes; others only help to gather.
+    """
+    files, held, held_bytes = dict[str, str](), dict[str, torch.Tensor](), 0
+
+    def flush() -> None:
+        nonlocal held_bytes
+        name = f"model-{len(set(files.values())) + 1:05d}.safetensors"
+        save_file(held, folder / name, metadata={"format": "pt"})
+        files.update(dict.fromkeys(held, name))
+        held.clear()
+        held_bytes = 0
+
+    if writes:
+        folder.mkdir(parents=True)
+        model.config.save_pretrained(folder)
+    for name, weight in model.named_parameters():
+        part = weight.detach()
+        whole = part.full_tensor() if isinstance(part, DTensor) else part
+        if not writes:
+            continue
+        held[name] = whole.to("cpu", dtype).contiguous()
+        held_bytes += held[name].nbytes
+        if held_bytes >= _FILE_BYTES:
+            flush()
+    if writes:
+        if held:
+            flush()
+        index = {"metadata": {}, "weight_map": files}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
 def require_trunk(missing: Sequence[str], *, folder: Path) -> None:

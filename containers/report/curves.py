@@ -71,6 +71,7 @@ CURVE_PLOTS: Mapping[StageName, tuple[CurvePlot, ...]] = {
         CurvePlot("Reward", "reward", (("training", "reward"), ("held-out prompts", "evidence_reward"))),
         _alone("KL to the reference", "kl", "nats per completion"),
         _alone("Completion length", "completion_length", "tokens"),
+        _alone("Time in which no completions are written", "engine_idle_fraction", "share of the step"),
         _alone("Entropy", "entropy", "nats per token"),
         _alone("Completions that ended by themselves", "ended_fraction", "share of completions"),
         _alone("Prompts on which all rewards were equal", "prompts_without_signal_fraction", "share of prompts"),

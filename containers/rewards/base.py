@@ -97,6 +97,10 @@ class Reward(ABC):
             base: the start model with the tensors that stay frozen.
         """
 
+    def offload(self) -> int:
+        """Keep models of its own in host memory while they are not used; return their bytes."""
+        return 0
+
     def record(self, context: StageContext) -> None:  # noqa: B027 - it need not
         """Write a description of this reward for the report; called by the first rank."""
 

@@ -24,6 +24,7 @@ from containers.distributed.spread import Spread
 from containers.evals.score_statistics import normalisation_of, normalised
 from containers.harness.context import StageContext
 from containers.models.loading import load_reward_model, load_tokenizer, position_limit, reward_model_folder
+from containers.models.offloading import offload, present
 from containers.models.shared_base import adapted_classifier, adapter_on
 from containers.rewards.base import Answered, Reward, Rewarding, SeveralRewards, StateReward, Value
 from containers.rewards.certified import require_certificate
@@ -52,7 +53,8 @@ class ModelReward(StateReward):
 
     def scores(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[float]:
         """Return the score of each whole conversation; raises the errors of the scorer's `score_written`."""
-        return self._scorer.score_written(conversations)
+        with present(self._scorer.model):
+            return self._scorer.score_written(conversations)
 
     def values(self, answered: Sequence[Answered]) -> list[Value]:
         """Return the score of each completion; raises the errors of the scorer's `score_written`."""
@@ -68,7 +70,12 @@ class ModelReward(StateReward):
 
     def states(self, answered: Sequence[Answered]) -> torch.Tensor:
         """Return the states to which the score head is applied: [N, hidden], float32 on the CPU."""
-        return self._scorer.states([_whole(one) for one in answered])
+        with present(self._scorer.model):
+            return self._scorer.states([_whole(one) for one in answered])
+
+    def offload(self) -> int:
+        """Keep the model in host memory while it is not used."""
+        return offload(self._scorer.model.requires_grad_(False))
 
     def rewards(self, values: Sequence[float]) -> list[float]:
         """Return the scores, or their distances above the mean in standard deviations."""
@@ -128,6 +135,10 @@ class AdapterReward(ModelReward):
         """Put the adapter on `base`."""
         self._scorer = self._make(base)
 
+    def offload(self) -> int:
+        """Leave all to the base: the adapters are small."""
+        return 0
+
     def close(self) -> None:
         """Nothing to end."""
 
@@ -180,6 +191,10 @@ class SeveralModels(SeveralRewards):
         """Give the base to each member."""
         for member in self.members:
             member.on_base(base)
+
+    def offload(self) -> int:
+        """Keep the models of the members in host memory."""
+        return sum(member.offload() for member in self.members)
 
     def rounding(self, values: Sequence[float]) -> float:
         """Return the largest rounding of a member, where its own score is as far from its mean as theirs together."""

@@ -1,8 +1,10 @@
 """Rollout engine: vLLM in its own processes, which load the start model once.
 
 Before each batch, vLLM gets the trained adapters by name and number, as LoRA requests; it keeps the base model. TRL
-merges the adapters into the base and unmerges them, and rounding makes the base drift. Only adapters may be trained, so
-vLLM needs nothing else.
+merges the adapters into the base and unmerges them, and rounding makes the base drift. Where every weight is trained,
+it loads them all again, through files in the work folder.
+
+A vLLM that shares its GPU with a rank sleeps between batches, so that training has the memory.
 
 Either each rank has a vLLM on its own GPU, or the first rank has one, on GPUs that no rank uses, and it generates for
 all ranks.
@@ -12,8 +14,8 @@ import logging
 import math
 import shutil
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -26,16 +28,18 @@ from torch import Tensor, distributed
 from transformers import GenerationConfig, PreTrainedModel
 
 from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.distributed.devices import compute_dtype
 from containers.distributed.ranks import is_first_rank, of_all_ranks, patient_group
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
+from containers.models.weights import write_weights
 from containers.packing.logps import causal_of
 from containers.rollouts.engines import Rollouts, generating_by
 from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import TrialRows
 from containers.rollouts.vllm_process import end_vllm
-from containers.rollouts.vllm_server import ELSE, load_vllm
-from containers.rollouts.vllm_trial import TRIAL_TOKENS, replays, try_adapters
+from containers.rollouts.vllm_server import ELSE, load_together, load_vllm, sleeps
+from containers.rollouts.vllm_trial import TRIAL_TOKENS, replays, try_given
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +67,8 @@ class VllmEngine:
         llm: a `vllm.LLM` with the base model; None on a rank that uses the first rank's vLLM.
         folder: through which vLLM gets the adapters; shared by the ranks.
         version: vLLM's version.
+        dtype: of its weights.
+        sleeps: whether it gives its memory back after each batch.
         num_tokens: number of tokens with a row in the model's embedding.
         newest: log-probabilities of the tokens that it wrote last, by row, at their temperature.
         writes_for_all: whether the first rank's vLLM generates for all ranks.
@@ -73,13 +79,19 @@ class VllmEngine:
     folder: Path
     version: str
     num_tokens: int
+    dtype: torch.dtype = torch.float32
+    sleeps: bool = False
     newest: list[list[float]] = field(default_factory=list, repr=False)
     writes_for_all: bool = False
     group: distributed.ProcessGroup | None = field(default=None, repr=False)
     _num_given: int = 0
     _request: Any = field(default=None, repr=False)
+    # A folder with weights that it has not loaded yet.
+    _unread: Path | None = field(default=None, repr=False)
+    _is_asleep: bool = False
 
-    def writing(self, policy: Any) -> AbstractContextManager[None]:
+    @contextmanager
+    def writing(self, policy: Any) -> Iterator[None]:
         """Replace the policy's `generate` by vLLM with the current adapters, while this is open.
 
         It takes `input_ids` [B, L] and `attention_mask` [B, L], padded on the left, and returns [B, L + C].
@@ -96,7 +108,30 @@ class VllmEngine:
             tokens, self.newest = self.written(prompts, siblings=siblings, settings=generation_config)
             return with_completions(input_ids, tokens, pad_id=int(generation_config.pad_token_id))
 
-        return generating_by(causal, generate)
+        with generating_by(causal, generate):
+            yield
+        self.rest()
+
+    def rest(self) -> None:
+        """Give the memory of weights and cache back until the next request, if this vLLM does so."""
+        if self.sleeps and self.llm is not None and not self._is_asleep:
+            # Adapters change nothing of the base, which then waits in host memory; all weights come anew.
+            self.llm.sleep(level=1 if self._request is not None else 2)
+            self._is_asleep = True
+
+    def _get_ready(self) -> None:
+        """Take memory and new weights, before a request."""
+        if self._is_asleep:
+            torch.cuda.empty_cache()
+            self.llm.wake_up(["weights"])
+        if self._unread is not None:
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(self._unread)})
+            # What it remembers of prompts is by the weights before.
+            self.llm.reset_prefix_cache()
+            self._unread = None
+        if self._is_asleep:
+            self.llm.wake_up(["kv_cache"])
+            self._is_asleep = False
 
     def written(self, prompts: Sequence[Sequence[int]], *, siblings: int, settings: GenerationConfig) -> _Answers:
         """Return tokens of `siblings` completions of each prompt, in order, and log-probabilities as they were drawn.
@@ -131,6 +166,7 @@ class VllmEngine:
         """Return vLLM's completions for each request."""
         from vllm import SamplingParams
 
+        self._get_ready()
         end_ids = settings.eos_token_id
         named = [end_ids] if isinstance(end_ids, int) else list(end_ids or ())
         drawn = {"temperature": settings.temperature, "top_p": settings.top_p} if settings.do_sample else {}
@@ -153,20 +189,24 @@ class VllmEngine:
         return [_in_order([next(found) for _ in own.prompts], own) for own in wanted]
 
     def give(self, policy: Any) -> None:
-        """Give the current adapters to vLLM; the first rank saves them for all."""
-        if not isinstance(policy, PeftModel):
-            self._request = None
-            return
-        from vllm.lora.request import LoRARequest
-
+        """Give the current adapters, or all weights, to vLLM; the first rank saves them for all."""
         number = self._num_given + 1
         path = self.folder / str(number)
+        adapts = isinstance(policy, PeftModel)
         if is_first_rank():
-            policy.save_pretrained(str(path), save_embedding_layers=False)
             shutil.rmtree(self.folder / str(number - 1), ignore_errors=True)
+        if not adapts:
+            write_weights(policy, path, dtype=self.dtype, writes=is_first_rank())
+        elif is_first_rank():
+            policy.save_pretrained(str(path), save_embedding_layers=False)
         if distributed.is_initialized():
             distributed.barrier()
         self._num_given = number
+        if not adapts:
+            self._unread = path
+            return
+        from vllm.lora.request import LoRARequest
+
         self._request = LoRARequest(f"policy-{number}", number, str(path))
 
     def close(self) -> None:
@@ -203,9 +243,11 @@ def start(
     """Start this engine and note it; see `start_rollouts`."""
     engine = start_vllm(context, config, model, prompts)
     where = f", on {config.vllm_gpus} GPU(s) of its own" if config.vllm_gpus else ""
+    given = "all weights" if config.lora is None else "the adapters"
     again = replays(engine, [min(prompts, key=len)], _sampled(config))
     context.recorder.note(
-        f"Completions are generated by vLLM {engine.version}{where}, which gets the adapters before each batch. "
+        f"Completions are generated by vLLM {engine.version}{where}, which gets {given} before each batch"
+        f"{' and sleeps meanwhile' if engine.sleeps else ''}. "
         + (
             "The same seeds draw the same completions again."
             if again
@@ -213,11 +255,17 @@ def start(
         )
     )
     room = config.max_prompt_length + config.max_completion_length
+
+    def tried(policy: Any) -> float:
+        found = try_given(engine, policy, prompts=list(prompts), room=room)
+        engine.rest()
+        return found
+
     return Rollouts(
         engine.writing,
         engine.close,
         sampling=lambda: engine.newest,
-        trial=partial(try_adapters, engine, prompts=list(prompts), room=room),
+        trial=tried,
     )
 
 
@@ -239,8 +287,6 @@ def start_vllm(
         BadConfigError: vLLM is not installed, refuses the model, or generates other text; says what to do.
         StageError: vLLM does not start.
     """
-    if config.lora is None:
-        raise BadConfigError(f"train_policy.rollout_engine: vllm needs train_policy.lora; {ELSE}.")
     if find_spec("vllm") is None:
         raise BadConfigError(
             "train_policy.rollout_engine is vllm, which is not installed here. Build the stage image with it "
@@ -250,12 +296,14 @@ def start_vllm(
     if is_first_rank():
         shutil.rmtree(folder, ignore_errors=True)
     group = patient_group() if config.vllm_gpus else None
-    llm, version = _loaded(partial(load_vllm, context, config, model, lora_rank=config.lora.r), config, group)
+    llm, version = load_together(partial(load_vllm, context, config, model), config, group)
     engine = VllmEngine(
         llm,
         folder,
         version,
         num_tokens=model.get_input_embeddings().num_embeddings,
+        dtype=compute_dtype(context.spec.profile),
+        sleeps=sleeps(config, model.device),
         writes_for_all=config.vllm_gpus > 0,
         group=group,
     )
@@ -270,26 +318,3 @@ def start_vllm(
         engine.close()
         raise BadConfigError(f"vLLM generates other text than this model: {reason}. {ELSE[0].upper()}{ELSE[1:]}.")
     return engine
-
-
-def _loaded(
-    load: Callable[[], tuple[Any, str]], config: TrainPolicyConfig, group: distributed.ProcessGroup | None
-) -> tuple[Any, str]:
-    """Return the rank's vLLM (None if it uses the first rank's) and its version. Ranks fail together."""
-    llm, version = None, ""
-    failure: StageError | None = None
-    if not config.vllm_gpus or is_first_rank():
-        try:
-            llm, version = load()
-        except BadConfigError as error:
-            failure = error
-        except Exception as error:
-            logger.exception("vLLM does not start.")
-            # vLLM raises ValueErrors for what it checks before it uses a GPU; the log says more about other errors.
-            kind = BadConfigError if isinstance(error, ValueError) else StageError
-            failure = kind(f"vLLM does not start with this model: {error}. {ELSE[0].upper()}{ELSE[1:]}.")
-    if config.vllm_gpus:
-        version, failure = of_all_ranks((version, failure), group=group)[0]
-    if failure is not None:
-        raise failure
-    return llm, version

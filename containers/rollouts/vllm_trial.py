@@ -1,10 +1,11 @@
-"""Trials of an engine that is a program of its own: does it use the adapters that it is given, and repeat itself?"""
+"""Trials of an engine that is a program of its own: does it use the weights that it is given, and repeat itself?"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+from peft import PeftModel
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -28,7 +29,7 @@ class WritingEngine(Protocol):
     """What is tried."""
 
     def give(self, policy: Any) -> None:
-        """Take the policy's present adapters."""
+        """Take the policy's present adapters, or all weights where there are none."""
 
     def written(
         self, prompts: Sequence[Sequence[int]], *, siblings: int, settings: GenerationConfig
@@ -36,10 +37,10 @@ class WritingEngine(Protocol):
         """Return tokens and their log-probabilities of so many completions of each prompt."""
 
 
-def try_adapters(engine: WritingEngine, policy: Any, *, prompts: Sequence[Sequence[int]], room: int) -> float:
-    """Give vLLM adapters that change what the policy says, and demand the policy's own log-probabilities.
+def try_given(engine: WritingEngine, policy: Any, *, prompts: Sequence[Sequence[int]], room: int) -> float:
+    """Give vLLM weights that change what the policy says, and demand the policy's own log-probabilities.
 
-    At the start all adapters are without effect, so that an engine which ignores them would look right.
+    At the start they are those that it has loaded itself, so that an engine which ignores them would look right.
 
     Args:
         prompts: token ids; the shortest and the longest are completed.
@@ -55,7 +56,7 @@ def try_adapters(engine: WritingEngine, policy: Any, *, prompts: Sequence[Sequen
     causal, asked = causal_of(policy), [by_length[0], by_length[-1]]
     length = max(1, min(TRIAL_TOKENS, room - len(asked[1])))
     settings = GenerationConfig(max_new_tokens=length, do_sample=False)
-    with evaluating(causal), moved_adapters(policy, causal, asked) as moved:
+    with evaluating(causal), moved_weights(policy, causal, asked) as moved:
         engine.give(policy)
         tokens, said = engine.written(asked, siblings=1, settings=settings)
         own = torch.cat([row_logps(causal, *row).float().cpu() for row in zip(asked, tokens, strict=True)])
@@ -63,7 +64,7 @@ def try_adapters(engine: WritingEngine, policy: Any, *, prompts: Sequence[Sequen
     apart = float((own - theirs).abs().mean())
     if not apart <= _SHARE_OF_MOVE * moved:
         raise StageError(
-            f"Adapters that move the policy's log-probabilities by {moved:.2g} nats a token were given to vLLM, and "
+            f"Weights that move the policy's log-probabilities by {moved:.2g} nats a token were given to vLLM, and "
             f"its own are {apart:.2g} from the policy's: it does not use them as the policy does. "
             f"{ELSE[0].upper()}{ELSE[1:]}."
         )
@@ -81,16 +82,31 @@ def replays(engine: WritingEngine, prompts: Sequence[Sequence[int]], settings: G
     return drawn[0] == drawn[1]
 
 
+def _moving(policy: Any) -> Callable[[str], bool]:
+    """Return which weights a trial moves, by their names."""
+    if isinstance(policy, PeftModel):
+        return lambda name: "lora_B" in name
+
+    def block(name: str) -> int:
+        return next((int(part) for part in name.split(".") if part.isdigit()), -1)
+
+    last = max(block(name) for name, _ in policy.named_parameters())
+    return lambda name: block(name) == last
+
+
 @contextmanager
-def moved_adapters(policy: Any, causal: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Iterator[float]:
-    """While this is open, the policy's adapters have an effect; gives by how many nats a token, on average.
+def moved_weights(policy: Any, causal: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Iterator[float]:
+    """While this is open, the policy is another one; gives by how many nats a token, on average.
+
+    Its adapters are moved, or, where it has none, the weights of its last block.
 
     Every rank moves them alike.
 
     Args:
         prompts: token ids; what the policy says of them is compared.
     """
-    before = {name: weight.detach().clone() for name, weight in policy.named_parameters() if "lora_B" in name}
+    moves = _moving(policy)
+    before = {name: weight.detach().clone() for name, weight in policy.named_parameters() if moves(name)}
 
     def said() -> Tensor:
         return torch.cat([row_logps(causal, prompt[:1], prompt[1:] or prompt).float() for prompt in prompts])

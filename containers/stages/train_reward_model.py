@@ -103,6 +103,7 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
                     gradient_checkpointing=config.gradient_checkpointing and config.trainable != "head",
                 ),
                 context.spec.profile,
+                offload=config.optimizer.offload,
             ),
             train_dataset=as_dataset(kept, columns),
             eval_dataset=as_dataset(self.examples.validation.kept, columns),

@@ -15,7 +15,7 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType, load_fsdp_optimizer
 from accelerate.utils.operations import convert_to_fp32
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -51,8 +51,12 @@ def sharding_arguments(profile: GpuProfile) -> dict[str, Any]:
     }
 
 
-def ready_to_divide(arguments: Arguments, profile: GpuProfile) -> Arguments:
-    """Set what TrainingArguments has no key for, and return it. Call this before building the Trainer."""
+def ready_to_divide(arguments: Arguments, profile: GpuProfile, *, offload: bool) -> Arguments:
+    """Set what TrainingArguments has no key for, and return it. Call this before building the Trainer.
+
+    Args:
+        offload: keep the shares of weights, gradients and moments in host memory.
+    """
     if not divides_model(profile):
         return arguments
     if arguments.bf16:
@@ -60,6 +64,8 @@ def ready_to_divide(arguments: Arguments, profile: GpuProfile) -> Arguments:
         arguments.fsdp_plugin_args["mixed_precision_policy"] = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32
         )
+    if offload:
+        arguments.fsdp_plugin_args["cpu_offload"] = CPUOffloadPolicy(pin_memory=profile.num_gpus > 0)
     if not profile.num_gpus:
         # accelerate divides models over GPUs only; this makes it treat CPU ranks as GPUs.
         PartialState().distributed_type = DistributedType.MULTI_GPU

@@ -29,8 +29,8 @@ _QUANTIZED_BYTES: dict[Quantization, float] = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 2
 _DEQUANTIZING_FACTOR = 1.25
 _CUDA_CONTEXT_BYTES = int(1.5 * GIB)
 # Resident in a training program before any weights: 0.7 GiB were measured on a CPU. CUDA and its libraries add to that.
-_PROGRAM_BYTES = int(0.7 * GIB)
-_PROGRAM_WITH_CUDA_BYTES = 3 * GIB
+PROGRAM_BYTES = int(0.7 * GIB)
+PROGRAM_WITH_CUDA_BYTES = 3 * GIB
 # If no row was read, conversations fill about half of max_length: some 1,040 tokens were measured at 2,048.
 FILLED_FRACTION = 0.5
 # Share of a conversation's tokens that are its completion's.
@@ -79,6 +79,7 @@ class TrainingLoad:
         total: parameters without adapters.
         trainable: trained parameters; equal to `total` where there are no adapters.
         quantization: of the frozen weights.
+        offloads: the shares of a divided model and its optimizer are in host memory, not on the GPU.
     """
 
     shape: ModelShape
@@ -90,6 +91,7 @@ class TrainingLoad:
     gradient_checkpointing: bool
     uses_adapters: bool
     quantization: Quantization | None = None
+    offloads: bool = False
 
 
 def value_bytes(profile: GpuProfile) -> int:
@@ -109,7 +111,7 @@ def training_memory(
     size = value_bytes(profile)
     frozen = frozen_bytes(load.shape, load.total, profile, load.quantization) if load.uses_adapters else 0
     trained = load.trainable * TRAINED_BYTES
-    activations = _activation_bytes(load, size)
+    activations = activation_bytes(load, size)
     if profile.distribution == "fsdp":
         ranks = profile.num_processes
         gathered = _gathered_bytes(load, size)
@@ -117,9 +119,12 @@ def training_memory(
         # Before and after the computation, and to write, the whole model is in memory beside the shares.
         whole = load.total * (size if load.uses_adapters else TRAINED_WEIGHT_BYTES)
         whole = max(whole, load.total * size + cache if writes else 0)
-        parts = {
+        shares = {
             f"frozen weights / {ranks}": math.ceil(frozen / ranks),
             f"trained weights, gradients, AdamW / {ranks}": math.ceil(trained / ranks),
+        }
+        parts = {
+            **({} if load.offloads else shares),
             "gathered layers": gathered,
             "activations": activations,
             f"extra, whole model before{', after and to write' if writes else ' and after'}": max(
@@ -150,34 +155,6 @@ def _gathered_bytes(load: TrainingLoad, size: int) -> int:
     head = embedding if load.judged_tokens and not load.shape.tie_word_embeddings else 0
     gradient = 0 if load.uses_adapters else max(block, embedding) * _GRADIENT_BYTES
     return (2 * block + embedding + head) * size + gradient
-
-
-def host_memory(load: TrainingLoad, profile: GpuProfile, *, on_device: int, vllm_programs: int = 0) -> tuple[int, str]:
-    """Bytes of host memory of all ranks of a training stage, and a text that explains them.
-
-    Weights that are loaded in the type of their files stay pages of these files, which all ranks share; of converted
-    ones each rank has a copy (`benchmarks/load_memory.py`: 1.06 and 1.10 times the files for one rank and two, 2.08 and
-    4.15 times from bfloat16 to float32). The first rank copies the model once more to save it.
-
-    Args:
-        on_device: bytes on one device; without a GPU, that is host memory too.
-        vllm_programs: number beside the ranks; they read the weights' files as well.
-    """
-    ranks = profile.num_processes
-    others = vllm_programs * program_bytes(profile)
-    beside = f" and {vllm_programs} of vLLM" if vllm_programs else ""
-    if not profile.num_gpus:
-        own = ranks * (_PROGRAM_BYTES + on_device)
-        return own + others, f"{ranks} program(s){beside}, with all that they hold"
-    loaded = "bfloat16" if load.uses_adapters and profile.precision == "bf16" else "float32"
-    weights = load.total * (2 if loaded == "bfloat16" else 4)
-    saved = inference_memory(load.total, profile)
-    if loaded == load.shape.dtype:
-        how = "the weights' files, which all share"
-    else:
-        weights, how = ranks * weights, f"in each of them the weights, read as {loaded}"
-    programs = ranks * _PROGRAM_WITH_CUDA_BYTES
-    return programs + others + weights + saved, f"{ranks} program(s){beside}, {how}, and a copy to save"
 
 
 def inference_memory(total: int, profile: GpuProfile) -> int:
@@ -221,7 +198,7 @@ def cuda_context(profile: GpuProfile) -> dict[str, int]:
 
 def program_bytes(profile: GpuProfile) -> int:
     """Host memory of one program before any weights."""
-    return _PROGRAM_WITH_CUDA_BYTES if profile.num_gpus else _PROGRAM_BYTES
+    return PROGRAM_WITH_CUDA_BYTES if profile.num_gpus else PROGRAM_BYTES
 
 
 def checkpoint_bytes(load: TrainingLoad) -> int:
@@ -247,6 +224,9 @@ def optimizer_work(load: TrainingLoad, profile: GpuProfile, *, num_steps: int) -
 
     Its operations are left out: memory decides the time.
     """
+    if load.offloads:
+        own = load.trainable / profile.num_processes
+        return Work(0.0, num_steps * own * _OPTIMIZER_SECONDS / profile.num_threads)
     if profile.num_gpus:
         return Work()
     return Work(0.0, num_steps * load.trainable * _OPTIMIZER_SECONDS / profile.num_threads)
@@ -307,7 +287,8 @@ def bootstrap_work(*, values: int, num_bootstrap: int, num_means: int) -> Work:
     return Work(0.0, values * num_bootstrap * num_means * _SECONDS_PER_RESAMPLED_VALUE)
 
 
-def _activation_bytes(load: TrainingLoad, size: int) -> int:
+def activation_bytes(load: TrainingLoad, size: int) -> int:
+    """Bytes that one forward on one device keeps for its backward; `size` are those of a number."""
     shape, block = load.shape, _values_of_block(load.shape)
     if load.gradient_checkpointing:
         again = _RECOMPUTED_FACTOR * block

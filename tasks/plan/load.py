@@ -111,6 +111,7 @@ def training_load(
         # A head that is trained alone is kept as an adapter without layers.
         uses_adapters=lora is not None or head_alone,
         quantization=config.quantization,
+        offloads=config.optimizer.offload and context.profile.num_gpus > 0,
     )
 
 

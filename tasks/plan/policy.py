@@ -14,14 +14,10 @@ from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.evidence import meters_work
 from tasks.plan.figures import PlanContext
 from tasks.plan.head import Head
-from tasks.plan.inputs.model_shape import lora_parameters, total_parameters
-from tasks.plan.inputs.models import FoundShape
+from tasks.plan.host import frozen_models
 from tasks.plan.judges import judges_memory
 from tasks.plan.load import longest_prompt, mean_prompt_tokens, training_load
-from tasks.plan.vllm import vllm_memory
-
-# Adapters and score heads are held in float32.
-_ADAPTER_BYTES = 4
+from tasks.plan.vllm import vllm_memory, weights_seconds
 
 
 @dataclass(frozen=True)
@@ -132,44 +128,19 @@ def policy_memory(
     context: PlanContext, config: TrainPolicyConfig, batch: BatchPlan, load: TrainingLoad
 ) -> dict[str, int]:
     """Bytes beside the trained policy: reward model, reference, and the cache of generation."""
-    parts: dict[str, int] = {}
-    if context.scorer is not None and (scorers := context.scorers_of_policy):
-        name = "reward model" if len(scorers) == 1 else f"{len(scorers)} reward models"
-        first = _own_adapter_bytes(context, config)
-        rest = scorers if first is None else scorers[1:]
-        parts[name] = (first or 0) + sum(_scorer_bytes(context, config, scorer) for scorer in rest)
+    parts = dict(frozen_models(context, config, load).on_device)
     prompts = _prefilled_prompts(context, config, batch) * longest_prompt(context, config.max_prompt_length)
     own = completions_of_a_rank(batch) * _room_for_completion(context, config)
     if config.rollout_engine == "vllm":
         if not config.vllm_gpus:
-            parts["vLLM, model and cache"] = vllm_memory(context, load, sequences=completions_of_a_rank(batch))
+            beyond = ", beyond the activations" if config.vllm_sleeps and context.profile.num_gpus else ""
+            parts[f"vLLM, model and cache{beyond}"] = vllm_memory(context, load, sequences=completions_of_a_rank(batch))
     else:
         parts[estimates.GENERATION_CACHE] = estimates.generation_cache(
             load.shape, context.profile, sequences=1, tokens=prompts + own
         )
-    if not load.uses_adapters and config.method.beta:
-        held = estimates.inference_memory(load.total, context.profile)
-        # Beside a whole policy it has the type of the trained weights.
-        parts["reference policy"] = held if config.keeps_start_model else load.total * estimates.TRAINED_WEIGHT_BYTES
     looking = judges_memory(context, context.config.judges_of_evidence, context.profile)
     return parts | looking | critic_memory(context, config, load)
-
-
-def _own_adapter_bytes(context: PlanContext, config: TrainPolicyConfig) -> int | None:
-    """Bytes of the run's own reward model where it is an adapter on the policy's frozen weights; else None."""
-    training, model = context.config.train_reward_model, context.model
-    if not context.config.trains_reward_model or training.lora is None or training.use_cls:
-        return None
-    if not config.keeps_start_model or model is None:
-        return None
-    return _ADAPTER_BYTES * (lora_parameters(model.shape, training.lora) + model.shape.hidden_size)
-
-
-def _scorer_bytes(context: PlanContext, config: TrainPolicyConfig, scorer: FoundShape) -> int:
-    """Bytes of a reward model; one that is an adapter of the policy's start model has these weights in common."""
-    if config.keeps_start_model and scorer.adapter_bytes is not None:
-        return scorer.adapter_bytes
-    return estimates.inference_memory(total_parameters(scorer.shape, head="score"), context.profile)
 
 
 def _shares_prompts(context: PlanContext, config: TrainPolicyConfig) -> bool:
@@ -237,9 +208,10 @@ def _generation(context: PlanContext, load: TrainingLoad, batch: BatchPlan) -> W
         launches=_launches(context, config),
         quantization=config.quantization,
     )
+    given = weights_seconds(context, load)
     if config.vllm_gpus:
-        return Work(work.operations, work.seconds / config.vllm_gpus)
-    return Work(work.operations * ranks, work.seconds)
+        return Work(work.operations, work.seconds / config.vllm_gpus + given)
+    return Work(work.operations * ranks, work.seconds + given)
 
 
 def _launches(context: PlanContext, config: TrainPolicyConfig) -> float | None:

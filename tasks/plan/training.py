@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from containers.contracts.configs.parts.policy_algorithms import MOST_ROUNDS
 from containers.contracts.configs.parts.training import TrainingSchedule
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.identity import config_profile
 from containers.contracts.names import StageName
@@ -26,13 +27,14 @@ from tasks.plan.figures import (
 )
 from tasks.plan.fit import ladder_lines
 from tasks.plan.head import Head
+from tasks.plan.host import frozen_models, host_memory
 from tasks.plan.inputs.data import Count, Origin
 from tasks.plan.inputs.model_shape import unknown_layers
 from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
 from tasks.plan.load import TrainingConfig, forward_figure, reward_model_load, why_padded
 from tasks.plan.offline import baseline_work, offline_head, offline_load, why_completions_padded
 from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
-from tasks.plan.vllm import vllm_mistakes, vllm_programs
+from tasks.plan.vllm import sleeping_bytes, vllm_mistakes, vllm_programs
 
 # Of the token cache: int32, and half of that if the vocabulary has at most 65,536 words.
 _BYTES_PER_KEPT_TOKEN = 4
@@ -236,7 +238,7 @@ def _training_plan(
     if asked.max_steps is not None and examples is not None and examples.value:
         figures.append(_epochs_figure(asked.max_steps, batch, examples, _unit(stage)))
     memory: tuple[Figure, ...] = ()
-    host_memory, disk = None, None
+    on_host, disk = None, None
     if load is not None and context.model is not None:
         context.mistakes.extend(_layer_mistakes(config, load))
         origin = context.model.origin
@@ -252,8 +254,11 @@ def _training_plan(
         memory = byte_figures(held, notes={"logits": head.tile_text} if head else None)
         programs = vllm_programs(context) if stage is StageName.TRAIN_POLICY else 0
         on_device = sum(held.values())
-        count, how = estimates.host_memory(load, context.profile, on_device=on_device, vllm_programs=programs)
-        host_memory = Figure("host memory", count, "bytes", "estimated", how)
+        frozen = 0
+        if isinstance(config, TrainPolicyConfig):
+            frozen = frozen_models(context, config, load).in_host + sleeping_bytes(context, load)
+        count, how = host_memory(load, context.profile, on_device=on_device, vllm_programs=programs, frozen=frozen)
+        on_host = Figure("host memory", count, "bytes", "estimated", how)
         disk = _training_disk(context, stage, load, asked, examples)
     return dataclasses.replace(
         context.plan_of(stage),
@@ -261,7 +266,7 @@ def _training_plan(
         schedule=schedule,
         figures=tuple(figures),
         memory=memory,
-        host_memory=host_memory,
+        host_memory=on_host,
         disk=disk,
         work=work_figure(work, missing=context.missing),
         time=time_figure(context, stage, work, note=time_note, missing=context.missing),

@@ -13,6 +13,8 @@ from tasks.plan.inputs.model_shape import ModelShape, total_parameters
 _VOCABULARY_STEP = 64
 # How far an estimated shape may be off.
 _ERROR = 1.15
+# Assumed, to write a file and read it again from the system's cache.
+_FILE_BYTES_PER_S = 1e9
 
 
 def vllm_mistakes(context: PlanContext) -> Iterator[Mistake]:
@@ -65,14 +67,32 @@ def _undivided(shape: ModelShape, num_gpus: int) -> str:
 def vllm_memory(context: PlanContext, load: TrainingLoad, *, sequences: int) -> int:
     """Bytes of the vLLM beside a rank, on the rank's device, model and cache.
 
-    On a GPU its share, whatever it needs; without one the weights, and a cache for all `sequences`, in whole GiB.
+    On a GPU its share, whatever it needs; one that sleeps while the policy learns has the activations' memory then.
+    Without a GPU the weights, and a cache for all `sequences`, in whole GiB.
     """
     config, profile = context.config.train_policy, context.profile
     if profile.num_gpus:
-        return int(config.vllm_fraction * profile.gpu_memory_gib * GIB)
+        share = int(config.vllm_fraction * profile.gpu_memory_gib * GIB)
+        learning = estimates.activation_bytes(load, estimates.value_bytes(profile)) if config.vllm_sleeps else 0
+        return max(share - learning, sum(estimates.cuda_context(profile).values()))
     longest = config.max_prompt_length + config.max_completion_length
     cache = estimates.generation_cache(load.shape, profile, sequences=sequences, tokens=longest)
     return estimates.inference_memory(load.total, profile) + math.ceil(cache / GIB) * GIB
+
+
+def sleeping_bytes(context: PlanContext, load: TrainingLoad) -> int:
+    """Bytes of the weights that the vLLM of a rank keeps in host memory while it sleeps: those of adapters' base."""
+    config, profile = context.config.train_policy, context.profile
+    sleeps = config.rollout_engine == "vllm" and config.vllm_sleeps and not config.vllm_gpus and profile.num_gpus
+    return estimates.inference_memory(load.total, profile) if sleeps and load.uses_adapters else 0
+
+
+def weights_seconds(context: PlanContext, load: TrainingLoad) -> float:
+    """Time for all weights to reach vLLM through files, at an assumed rate; nothing where it gets adapters."""
+    config = context.config.train_policy
+    if config.rollout_engine != "vllm" or load.uses_adapters:
+        return 0.0
+    return estimates.inference_memory(load.total, context.profile) / _FILE_BYTES_PER_S
 
 
 def vllm_programs(context: PlanContext) -> int:

@@ -2,20 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel, get_peft_model
+from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from containers.contracts.names import StageName
 from containers.harness.errors import StageError
-from containers.models.loading import peft_config
+from containers.models.loading import apply_lora
 from containers.packing.logps import causal_of
 from containers.rollouts.vllm import VllmEngine, start_vllm
-from containers.rollouts.vllm_trial import replays, try_adapters
+from containers.rollouts.vllm_trial import replays, try_given
 from tests.rollouts.vllm_factory import CONFIG, NEW_TOKENS, save_start_model
 from tests.unit.containers.rollouts.test_group_generation import PAD, rows
 from tests.unit.factories.spec_factory import make_context
@@ -31,10 +32,10 @@ class Started:
     """vLLM with a start model, and the policy that is trained from it."""
 
     engine: VllmEngine
-    policy: PeftModel
+    policy: Any
 
     def train(self, seed: int) -> None:
-        """Some step or other: all adapters are others than before."""
+        """Some step or other: all adapters, or all weights, are others than before."""
         torch.manual_seed(seed)
         with torch.no_grad():
             for weight in self.policy.parameters():
@@ -52,15 +53,16 @@ class Started:
             return self.generated(batch, **more)
 
 
-@pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+@pytest.fixture(scope="module", params=["adapters", "all weights"])
+def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     folder = tmp_path_factory.mktemp("vllm")
     start = save_start_model(folder / "start")
     model = AutoModelForCausalLM.from_pretrained(start)
-    context = make_context(folder, StageName.TRAIN_POLICY, CONFIG, {"start_model": start})
+    config = CONFIG if request.param == "adapters" else CONFIG.model_copy(update={"lora": None})
+    context = make_context(folder, StageName.TRAIN_POLICY, config, {"start_model": start})
     prompts = [list(range(10, 10 + length)) for length in LENGTHS]
-    engine = start_vllm(context, CONFIG, model, prompts)
-    yield Started(engine, get_peft_model(model, peft_config(CONFIG.lora, task_type="CAUSAL_LM")))
+    engine = start_vllm(context, config, model, prompts)
+    yield Started(engine, apply_lora(model, config.lora, task_type="CAUSAL_LM"))
     engine.close()
 
 
@@ -119,17 +121,17 @@ def test_the_policys_own_weights_stay_as_they_are(started: Started) -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in started.policy.state_dict().items())
 
 
-def test_adapters_that_arrive_are_the_policys_and_those_that_do_not_end_the_stage(
+def test_weights_that_arrive_are_the_policys_and_those_that_do_not_end_the_stage(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = [list(range(10, 10 + length)) for length in LENGTHS]
     before = {name: weight.clone() for name, weight in started.policy.state_dict().items()}
-    assert try_adapters(started.engine, started.policy, prompts=prompts, room=110) == 1e-5
+    assert try_given(started.engine, started.policy, prompts=prompts, room=110) == 1e-5
     assert all(torch.equal(weight, before[name]) for name, weight in started.policy.state_dict().items())
     monkeypatch.setattr(VllmEngine, "give", lambda *_: None)
     started.train(seed=9)  # what vLLM still has is another policy's
     with pytest.raises(StageError, match="it does not use them as the policy does"):
-        try_adapters(started.engine, started.policy, prompts=prompts, room=110)
+        try_given(started.engine, started.policy, prompts=prompts, room=110)
 
 
 def test_it_says_with_which_probability_it_drew_at_any_temperature(started: Started) -> None:
@@ -150,3 +152,29 @@ def test_the_same_seeds_draw_the_same_completions_again(started: Started) -> Non
         max_new_tokens=NEW_TOKENS, do_sample=True, temperature=1.0, top_p=1.0, eos_token_id=NO_END
     )
     assert replays(started.engine, [list(range(10, 20))], settings)
+
+
+def test_one_that_sleeps_wakes_for_each_batch_and_writes_with_the_newest_weights(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU, vLLM keeps its memory; the order of what it is told, and what it then writes, are as on a GPU."""
+    told: list[tuple[str, Any]] = []
+    llm = started.engine.llm
+
+    def noted(name: str, call: Any, *given: Any, **named: Any) -> Any:
+        told.append((name, given[0] if given else named["level"]))
+        return call(*given, **named)
+
+    for name in ("sleep", "wake_up", "collective_rpc"):
+        monkeypatch.setattr(llm, name, partial(noted, name, getattr(llm, name)))
+    monkeypatch.setattr(started.engine, "sleeps", True)
+    adapts = isinstance(started.policy, PeftModel)
+    batch = rows([(length, 2) for length in LENGTHS])
+    for seed in (20, 21):
+        started.train(seed)
+        assert torch.equal(started.by_vllm(batch), started.generated(batch))
+    given = [] if adapts else [("collective_rpc", "reload_weights")]
+    awake = [("wake_up", ["weights"]), *given, ("wake_up", ["kv_cache"])]
+    assert told == [*given, ("sleep", 1 if adapts else 2), *awake, ("sleep", 1 if adapts else 2)]
+    monkeypatch.setattr(started.engine, "sleeps", False)
+    assert torch.equal(started.by_vllm(batch), started.generated(batch))

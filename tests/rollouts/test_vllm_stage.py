@@ -53,8 +53,8 @@ def policy_spec(folder: Path, *, ranks: int = 1, **changes: Any) -> StageSpec:
     batch = BatchPlan(
         global_batch_size=8, per_device_batch_size=8 // ranks, num_processes=ranks, gradient_accumulation_steps=1
     )
-    profile = CPU.model_copy(update={"num_processes": ranks})
     config = CONFIG.model_copy(update=changes)
+    profile = CPU.model_copy(update={"num_processes": ranks, "distribution": config.distribution})
     return make_spec(folder / "work", StageName.TRAIN_POLICY, config, inputs, batch=batch, profile=profile)
 
 
@@ -68,6 +68,20 @@ def test_ranks_are_trained_on_what_a_model_divided_over_two_writes(tmp_path: Pat
     assert not (work / ADAPTERS_FOLDER).exists()
     assert vllm_processes() <= before
     assert (work / "output" / "model").is_dir()
+
+
+@pytest.mark.parametrize(("distribution", "alone"), [("ddp", 1), ("fsdp", 0)])
+def test_all_weights_are_trained_on_what_vllm_writes_with_them(tmp_path: Path, distribution: str, alone: int) -> None:
+    """Whole or divided, with one vLLM for all ranks or one beside each, it is the policy: the KL of the two says so."""
+    spec = policy_spec(tmp_path, ranks=2, lora=None, distribution=distribution, vllm_gpus=alone)
+    run_stage(spec, tmp_path / "log.txt")
+    work = Path(spec.work_path)
+    assert "which gets all weights before each batch" in events_of(work)
+    assert ("The model is divided over 2 ranks" in events_of(work)) is (distribution == "fsdp")
+    apart = curve_of(work / "output", "sampling_kl")
+    assert len(apart) == CONFIG.schedule.max_steps
+    assert max(map(abs, apart.values())) < 1e-5
+    assert not (work / ADAPTERS_FOLDER).exists()
 
 
 def test_one_vllm_writes_for_all_ranks_what_one_beside_each_would(tmp_path: Path) -> None:

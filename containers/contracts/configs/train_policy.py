@@ -136,6 +136,11 @@ class TrainPolicyConfig(Frozen):
         "optimizer states among them, and gather the weights to write completions. It counts here, in place of the "
         "profile's",
     )
+    offload_frozen: bool = Field(
+        False,
+        description="Keep the reference of `lora: null`, and reward models with weights of their own, in host memory, "
+        "and copy them to the GPU for their turn in each step",
+    )
     pack: bool = Field(
         True,
         description="Compute each prompt once for all of its completions, without padding; models with another kind "
@@ -165,6 +170,9 @@ class TrainPolicyConfig(Frozen):
         description="Share of a GPU's memory for vLLM, start model and cache; null: "
         f"{VLLM_FRACTION_BESIDE_TRAINING:g} beside a rank, {VLLM_FRACTION_ALONE:g} on GPUs for vLLM alone. Only with "
         "that engine",
+    )
+    vllm_sleeps: bool = Field(
+        True, description="A vLLM beside a rank gives its GPU memory back between batches. Only with that engine"
     )
     sampling_correction: SamplingCorrection = Field(
         SamplingCorrection(), description="With vllm: weights of its tokens in the loss"

@@ -26,6 +26,12 @@ def adapter_contradictions(
         yield from _refused_divided(config)
         if config.rollout_engine == "vllm":
             yield from _refused_by_vllm(config)
+    if config.optimizer.offload and not divides:
+        yield (
+            "optimizer.offload",
+            "needs `distribution: fsdp`: torch keeps only a divided model's weights and moments in host memory. "
+            "Divide the model over the ranks, or leave this out.",
+        )
     if config.quantization is None:
         return
     if config.lora is None:
@@ -61,23 +67,17 @@ def _refused_divided(config: TrainPolicyConfig) -> Iterator[tuple[str, str]]:
             f"fsdp with algorithm {config.algorithm}: its critic is not divided. Use ddp, or an algorithm without a "
             "critic (rloo, grpo).",
         )
-    if config.rollout_engine == "vllm":
+    if config.rollout_engine == "vllm" and config.lora is not None:
         yield (
             "distribution",
-            "fsdp with rollout_engine vllm: a divided policy is gathered on each rank to write, and vLLM would hold "
-            "it once more. Use shared_prompts or continuous_batching, or ddp.",
+            "fsdp with rollout_engine vllm and adapters: vLLM gets these from a rank that has all of them. Use ddp, or "
+            "shared_prompts or continuous_batching.",
         )
 
 
 def _refused_by_vllm(config: TrainPolicyConfig) -> Iterator[tuple[str, str]]:
     quantization: Quantization | None = config.quantization
-    if config.lora is None:
-        yield (
-            "rollout_engine",
-            "vllm gets the adapters before every batch, and `lora: null` trains none. Train adapters, or use "
-            "shared_prompts or continuous_batching.",
-        )
-    elif config.lora.r > VLLM_LORA_RANKS[-1]:
+    if config.lora is not None and config.lora.r > VLLM_LORA_RANKS[-1]:
         yield "lora.r", f"{config.lora.r} is more than {VLLM_LORA_RANKS[-1]}, the largest rank that vLLM takes."
     if quantization is not None:
         yield (

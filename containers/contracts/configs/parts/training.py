@@ -74,6 +74,11 @@ class OptimizerSettings(Frozen):
     warmup_fraction: Fraction = Field(0.03, description="Share of the steps spent warming up")
     weight_decay: Weight = Field(0.0, description="Of AdamW, decoupled from the gradient; 0: off")
     max_grad_norm: Positive = Field(1.0, description="A gradient with a larger norm is scaled down to it")
+    offload: bool = Field(
+        False,
+        description="Keep trained weights, gradients and AdamW's moments in host memory, and compute the optimizer's "
+        "step there: less memory, more time. Only where the ranks divide the model (distribution fsdp)",
+    )
 
 
 class TrainingSchedule(Frozen):

@@ -67,7 +67,14 @@ def context_of(tmp_path: Path, inputs: Mapping[str, Path], **changes: Any) -> St
 def points_of(context: StageContext) -> list[tuple[int, dict[str, float]]]:
     lines = (json.loads(line) for line in (context.output / "curves.jsonl").read_text().splitlines())
     return [
-        (line["step"], {name: value for name, value in line["values"].items() if name != "step_time_s"})
+        (
+            line["step"],
+            {
+                name: value
+                for name, value in line["values"].items()
+                if name not in ("step_time_s", "engine_idle_fraction")
+            },
+        )
         for line in lines
     ]
 

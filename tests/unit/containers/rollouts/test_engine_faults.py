@@ -27,7 +27,7 @@ from containers.packing.logps import causal_of
 from containers.rollouts.engines import Rollouts, generating_by
 from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.sampling_check import SUMS, SamplingCheck
-from containers.rollouts.vllm_trial import replays, try_adapters
+from containers.rollouts.vllm_trial import replays, try_given
 from containers.scoring.scorer import score_head_sha256
 from containers.stages import train_policy
 from tests.unit.factories.prompt_factory import write_prompts
@@ -144,7 +144,7 @@ def engine_in_use(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Iterator[N
     def start(
         context: StageContext, config: TrainPolicyConfig, model: Any, prompts: Sequence[Sequence[int]]
     ) -> Rollouts:
-        trial = partial(try_adapters, engine, prompts=list(prompts), room=76)
+        trial = partial(try_given, engine, prompts=list(prompts), room=76)
         return Rollouts(engine.writing, sampling=lambda: engine.newest, trial=trial)
 
     monkeypatch.setattr(policy_training, "start_rollouts", start)

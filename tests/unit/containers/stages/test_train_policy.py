@@ -129,12 +129,14 @@ def test_curves_have_clear_names_one_finite_point_a_step(trained: StageContext) 
         "loss", "grad_norm", "learning_rate", "reward", "reward_std", "kl", "kl_per_token", "entropy",
         "completion_length", "ended_fraction", "identical_completions_fraction", "prompts_without_signal_fraction",
         "ratio_clipped_fraction",
-        "step_time_s", "value_reward_model", "value_reward_model_std", "value_reward_model_same_fraction",
+        "step_time_s", "engine_idle_fraction",
+        "value_reward_model", "value_reward_model_std", "value_reward_model_same_fraction",
     }  # fmt: skip
     for point in points:
         assert names <= set(point["values"])
         assert not any("/" in name for name in point["values"])
         assert "non_finite" not in point
+        assert 0 < point["values"]["engine_idle_fraction"] < 1
     first = points[0]["values"]
     assert first["kl"] == pytest.approx(0, abs=1e-6)
     assert any(abs(point["values"]["kl"]) > 1e-6 for point in points[1:])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass, field
@@ -55,7 +56,7 @@ KINDS: dict[str, TrainPolicyConfig] = {
     "adapters, padded rows, plain generate": ADAPTERS.model_copy(
         update={"pack": False, "rollout_engine": "transformers"}
     ),
-    "all weights, checkpointing, looks": ALL.model_copy(
+    "all weights, checkpointing, looks, in host memory": ALL.model_copy(
         update={"gradient_checkpointing": True, "evidence": LOOKS, "beta": 0.1}
     ),
     "all weights, two updates a rollout, no KL": ALL.model_copy(
@@ -82,6 +83,9 @@ class Policies:
 
     def spec(self, kind: str, name: str, *, distribution: str) -> StageSpec:
         config = KINDS[kind].model_copy(update={"distribution": distribution})
+        if "host memory" in kind and distribution == "fsdp":
+            offloaded = config.optimizer.model_copy(update={"offload": True})
+            config = config.model_copy(update={"offload_frozen": True, "optimizer": offloaded})
         profile = CPU.model_copy(update={"num_processes": 2, "distribution": distribution})
         work = self.folder / name
         work.mkdir()
@@ -123,6 +127,8 @@ def test_a_divided_policy_becomes_what_a_whole_one_becomes(policies: Policies, k
     assert largest_difference(*curves) < TOLERANCE
     assert largest_difference(*(weights_of(work / "output") for work in (whole, divided))) < TOLERANCE
     looked = [work / "output" / EVIDENCE_FILE for work in (whole, divided)]
+    if "host memory" in kind:
+        assert re.search(r"[1-9][\d.]* [KM]iB of frozen models are in host memory on each rank", notes_of(divided))
     if KINDS[kind].evidence is LOOKS:
         one, other = (Evidence.model_validate_json(file.read_bytes()) for file in looked)
         assert [look.consequence for look in one.looks] == [look.consequence for look in other.looks]

@@ -64,7 +64,14 @@ def _stop_in_step(
 def _curves(context: StageContext) -> list[tuple[int, dict[str, float]]]:
     points = [json.loads(line) for line in (context.output / "curves.jsonl").read_text().splitlines()]
     return [
-        (point["step"], {name: value for name, value in point["values"].items() if name != "step_time_s"})
+        (
+            point["step"],
+            {
+                name: value
+                for name, value in point["values"].items()
+                if name not in ("step_time_s", "engine_idle_fraction")
+            },
+        )
         for point in points
     ]
 

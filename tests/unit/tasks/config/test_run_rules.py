@@ -58,10 +58,6 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
             "it must be a multiple of 4. Nearest: 8 or 12. It is the default of gpu_profile `small`.",
         ),
         (
-            {"train_policy": {"rollout_engine": "vllm", "lora": None}},
-            "train_policy.rollout_engine: vllm gets the adapters before every batch, and `lora: null` trains none.",
-        ),
-        (
             {"train_policy": {"rollout_engine": "vllm", "lora": {"r": 600}}, "build_base_model": {"hidden_size": 1024}},
             "train_policy.lora.r: 600 is more than 512, the largest rank that vLLM takes.",
         ),
@@ -78,7 +74,7 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
                 "train_policy": {"distribution": "fsdp", "rollout_engine": "vllm", "lora": {"r": 8}},
                 "gpu_profile": TWO_GPUS,
             },
-            "train_policy.distribution: fsdp with rollout_engine vllm: a divided policy is gathered on each rank to",
+            "train_policy.distribution: fsdp with rollout_engine vllm and adapters: vLLM gets these from a rank",
         ),
         (
             {

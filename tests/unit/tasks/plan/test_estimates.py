@@ -10,6 +10,7 @@ from containers.contracts.names import StageName
 from tasks.config.loading import load_run_config
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad
+from tasks.plan.host import host_memory
 from tasks.plan.inputs.model_shape import ModelShape, read_model_shape, total_parameters
 from tasks.plan.run_plan import plan_run
 from tests.unit.factories.run_files import PROFILE, write_run
@@ -111,8 +112,8 @@ def gpus(number: int, **changes: object) -> GpuProfile:
 
 
 def test_ranks_share_the_pages_of_weights_that_are_loaded_as_they_lie_in_their_files(shape: ModelShape) -> None:
-    one, how = estimates.host_memory(load(shape), gpus(1), on_device=0)
-    seven, _ = estimates.host_memory(load(shape), gpus(7), on_device=0)
+    one, how = host_memory(load(shape), gpus(1), on_device=0)
+    seven, _ = host_memory(load(shape), gpus(7), on_device=0)
     assert seven - one == 6 * 3 * GIB
     assert round(seven / GIB) == 52
     assert how == "1 program(s), the weights' files, which all share, and a copy to save"
@@ -125,19 +126,19 @@ def test_each_rank_holds_its_own_copy_of_weights_that_are_converted(
     shape: ModelShape, uses_adapters: bool, precision: str
 ) -> None:
     work, profile = load(shape, uses_adapters=uses_adapters), gpus(7, precision=precision, tf32=False)
-    needed, how = estimates.host_memory(work, profile, on_device=0)
+    needed, how = host_memory(work, profile, on_device=0)
     assert needed > 7 * 4 * work.total
     assert "in each of them the weights, read as float32" in how
 
 
 def test_weights_published_in_float32_are_converted_for_a_bf16_profile(shape: ModelShape) -> None:
-    needed, _ = estimates.host_memory(load(shape.model_copy(update={"dtype": "float32"})), gpus(7), on_device=0)
+    needed, _ = host_memory(load(shape.model_copy(update={"dtype": "float32"})), gpus(7), on_device=0)
     assert needed > 7 * 2 * total_parameters(shape, head="language")
 
 
 def test_without_a_gpu_everything_is_host_memory(shape: ModelShape) -> None:
     profile = GpuProfile(name="cpu", num_gpus=0, num_processes=2, precision="float32")
-    needed, _ = estimates.host_memory(load(shape), profile, on_device=5 * GIB)
+    needed, _ = host_memory(load(shape), profile, on_device=5 * GIB)
     assert needed == 2 * (5 * GIB + int(0.7 * GIB))
 
 

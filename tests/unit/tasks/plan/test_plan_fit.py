@@ -73,6 +73,26 @@ def test_whole_weights_of_a_policy_are_offered_to_be_divided_and_are_gathered_to
     assert sum(parts[name] for name in rest) == total * 4, "whole in float32 before and after, in bfloat16 to write"
 
 
+def test_what_is_offloaded_leaves_the_gpu_and_is_counted_on_the_host() -> None:
+    divided = ["train_policy.lora=null", "train_policy.distribution=fsdp"]
+
+    def planned(*more: str) -> tuple[dict[str, float], float]:
+        plan = plan_run(load_run_config(Path(PRODUCTION), overrides=[*divided, *more], profile="8x80gb"))
+        (stage,) = [stage for stage in plan.stages if stage.stage is StageName.TRAIN_POLICY]
+        assert stage.host_memory is not None and stage.host_memory.value is not None
+        return {figure.name: figure.value or 0.0 for figure in stage.memory}, stage.host_memory.value
+
+    (plain, host), (frozen, with_frozen) = planned(), planned("train_policy.offload_frozen=true")
+    total = 8_190_735_360
+    assert plain["reference policy"] == frozen["a frozen model in its turn"] == total * 2
+    assert with_frozen - host == 8 * total * 2, "each rank has its own"
+    parts, with_all = planned("train_policy.optimizer.offload=true")
+    assert not any("AdamW" in name for name in parts)
+    assert with_all - host == total * 16
+    with pytest.raises(InvalidConfigError, match=r"train_policy.optimizer.offload: needs `distribution: fsdp`"):
+        load_run_config(Path(PRODUCTION), overrides=["train_policy.optimizer.offload=true"], profile="8x80gb")
+
+
 def test_whole_weights_are_offered_to_be_divided_over_the_gpus() -> None:
     (said,) = refusals("train_reward_model.lora=null", profile="8x80gb")
     assert said.startswith("gpu_profile.distribution: 117 GiB per GPU are estimated")

@@ -24,13 +24,29 @@ def in_the_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
 
 
-def test_vllm_takes_its_share_of_a_gpu() -> None:
-    chosen = ("train_policy.rollout_engine=vllm", "train_policy.vllm_memory_fraction=0.4")
-    loaded = load_run_config(PRODUCTION, profile="1x80gb", overrides=chosen)
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_vllm_takes_its_share_of_a_gpu_and_the_activations_when_it_sleeps(sleeps: bool) -> None:
+    chosen = ("rollout_engine=vllm", "vllm_memory_fraction=0.4", f"vllm_sleeps={str(sleeps).lower()}")
+    loaded = load_run_config(PRODUCTION, profile="1x80gb", overrides=[f"train_policy.{one}" for one in chosen])
     memory = stage_of(plan_run(loaded), POLICY).memory
-    figures = {figure.name: figure.value for figure in memory}
-    assert figures["vLLM, model and cache"] == pytest.approx(0.4 * loaded.config.gpu_profile.gpu_memory_gib * GIB)
+    figures = {figure.name: figure.value or 0.0 for figure in memory}
+    own = figures["vLLM, model and cache" + (", beyond the activations" if sleeps else "")]
+    share = own + (figures["activations"] if sleeps else 0)
+    assert share == pytest.approx(0.4 * loaded.config.gpu_profile.gpu_memory_gib * GIB)
     assert "generation cache" not in figures
+
+
+def test_all_weights_reach_vllm_through_files_which_takes_time() -> None:
+    chosen = ("lora=null", "distribution=fsdp", "rollout_engine=vllm", "optimizer.offload=true")
+
+    def seconds(*more: str) -> float:
+        overrides = [f"train_policy.{one}" for one in (*chosen, *more)]
+        stage = stage_of(plan_run(load_run_config(PRODUCTION, profile="8x80gb", overrides=overrides)), POLICY)
+        assert stage.time is not None and stage.time.value is not None
+        return stage.time.value
+
+    assert seconds() > 100 * 16.38, "16.38 GB in each of 100 steps, at an assumed 1 GB/s"
+    assert seconds("schedule.max_steps=50") < 100 * 16.38
 
 
 def test_gpus_of_vllms_own_have_no_rank_and_take_nothing_of_the_others() -> None:
@@ -48,7 +64,7 @@ def test_gpus_of_vllms_own_have_no_rank_and_take_nothing_of_the_others() -> None
     ("settings", "programs"),
     [
         (("global_batch_size=96",), "8 program(s)"),
-        (("global_batch_size=96", "rollout_engine=vllm"), "8 program(s) and 8 of vLLM"),
+        (("global_batch_size=96", "rollout_engine=vllm", "vllm_sleeps=false"), "8 program(s) and 8 of vLLM"),
         (("global_batch_size=56", "rollout_engine=vllm", "vllm_gpus=1"), "7 program(s) and 1 of vLLM"),
         (("global_batch_size=96", "rollout_engine=vllm", "vllm_gpus=2"), "6 program(s) and 3 of vLLM"),
     ],
@@ -58,6 +74,16 @@ def test_vllms_own_programs_take_host_memory(settings: tuple[str, ...], programs
     found = stage_of(plan_run(loaded), POLICY).host_memory
     assert found is not None
     assert found.note == f"{programs}, the weights' files, which all share, and a copy to save"
+
+
+def test_a_vllm_that_sleeps_keeps_its_weights_in_host_memory_on_each_rank() -> None:
+    def host(sleeps: str) -> float:
+        overrides = ["train_policy.rollout_engine=vllm", f"train_policy.vllm_sleeps={sleeps}"]
+        found = stage_of(plan_run(load_run_config(PRODUCTION, profile="8x80gb", overrides=overrides)), POLICY)
+        assert found.host_memory is not None and found.host_memory.value is not None
+        return found.host_memory.value
+
+    assert host("true") - host("false") == 8 * 2 * 8_190_735_360
 
 
 def test_without_a_gpu_vllm_holds_the_weights_and_room_for_all_it_writes_beside_each_rank(tmp_path: Path) -> None:
