@@ -25,7 +25,8 @@ from containers.models.loading import apply_lora, freeze_all_but_head, load_new_
 from containers.models.score_token import add_score_token
 from containers.models.template_losses import TemplateLosses
 from containers.models.token_batches import tokens_of_all
-from containers.scoring.reload import save_and_reload, scoring_batch_size
+from containers.scoring.copies import TriedCopies
+from containers.scoring.reload import save_and_reload, scoring_batch_size, tried_copies
 from containers.scoring.scorer import RewardScorer
 from containers.training.arguments import common_arguments
 from containers.training.examples import TrainingExamples, as_dataset, note_policy_template
@@ -34,6 +35,8 @@ from containers.training.records import peak_memory_bytes
 from containers.training.sharding import ready_to_divide
 
 _CONFIDENCE = 0.95
+# By which the copies are tried before the first step.
+_TRIED_PAIRS = 4
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -160,6 +163,11 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
             scores=self.scores,
             statistics=self.statistics,
         )
+
+    def tried_copies(self, context: StageContext) -> TriedCopies:
+        """Try the copies on a few validation pairs."""
+        rows = self.examples.validation.kept[:_TRIED_PAIRS]
+        return tried_copies(context, self.config, self.untrained_model(), self.tokenizer, rows)
 
     def metrics(self, trainer: PairTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
         """Return accuracy on the validation pairs, losses, and the numbers of pairs left out."""
