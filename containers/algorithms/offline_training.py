@@ -16,11 +16,14 @@ from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.data.pairs import Row
 from containers.distributed.devices import compute_device
+from containers.harness.context import StageContext
 from containers.models.loading import apply_lora
 from containers.packing.kernel import try_kernels
 from containers.packing.logps import Cut, add_logps, causal_of
+from containers.scoring.copies import TriedCopies
 from containers.training.arguments import common_arguments
-from containers.training.program import PairTraining, save_causal_model
+from containers.training.causal_copies import save_causal_model, tried_causal_copies
+from containers.training.program import PairTraining
 from containers.training.records import Prepared
 from containers.training.sharding import divides_model, ready_to_divide
 from containers.training.start_model import load_start_model
@@ -104,3 +107,8 @@ class OfflineTraining(PairTraining[OfflineConfigT]):
     def save(self, trainer: OfflineTrainer) -> None:
         """Save `model/` and, with adapters, `adapter/`."""
         save_causal_model(self.context, trainer.model, self.tokenizer)
+
+    def tried_copies(self, context: StageContext) -> TriedCopies:
+        """Try the copies on conversations of the training data."""
+        sequences = [row[self.token_fields[0]] for row in self.examples.train.kept]
+        return tried_causal_copies(context, self.config, self.untrained_model(), self.tokenizer, sequences)

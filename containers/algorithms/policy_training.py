@@ -39,12 +39,8 @@ from containers.evidence.start import (
     writer,
 )
 from containers.formatting import size
-from containers.models.loading import (
-    apply_lora,
-    load_tokenizer,
-    num_embedding_rows,
-    position_limit,
-)
+from containers.harness.context import StageContext
+from containers.models.loading import apply_lora, load_tokenizer, num_embedding_rows, position_limit
 from containers.models.offloading import offload
 from containers.packing.kernel import try_kernels
 from containers.packing.logps import add_logps, causal_of
@@ -56,9 +52,11 @@ from containers.rollouts.engines import Rollouts, start_rollouts
 from containers.rollouts.prompt_templates import note_policy_template, opening_of
 from containers.rollouts.prompts import PromptOrder, check_lengths, read_evaluation_prompts, read_training_prompts
 from containers.rollouts.sampling_check import start_check
+from containers.scoring.copies import TriedCopies
 from containers.training.arguments import common_arguments
+from containers.training.causal_copies import save_causal_model, tried_causal_copies
 from containers.training.checkpoints import checkpoint_step
-from containers.training.program import Training, save_causal_model
+from containers.training.program import Training
 from containers.training.records import Prepared
 from containers.training.sharding import divides_model, ready_to_divide
 from containers.training.start_model import load_start_model
@@ -103,6 +101,8 @@ class PolicyTraining(Training[TrainPolicyConfig]):
         read_evaluation_prompts(folder, self.tokenizer, config, num_rows=num_rows)
         schedule_of = partial(resolve_policy_schedule, config, global_batch_size=context.spec.batch.global_batch_size)
         schedule_of(num_prompts=len(prompts.prompts))
+        self.prompts = prompts
+        self.try_copies()
         self.rewards = start_rewards(context, config)
         offloaded = sum(one.reward.offload() for one in self.rewards) if config.offload_frozen else 0
         self.model = self._start_model()
@@ -297,6 +297,11 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             text = self.evidence.record().model_dump_json(indent=2)
             (self.context.output / EVIDENCE_FILE).write_text(text, encoding="utf-8")
         save_causal_model(self.context, trainer.accelerator.unwrap_model(trainer.model), self.tokenizer)
+
+    def tried_copies(self, context: StageContext) -> TriedCopies:
+        """Try the copies on prompts."""
+        sequences = [prompt.token_ids for prompt in self.prompts.prompts]
+        return tried_causal_copies(context, self.config, self.untrained_model(), self.tokenizer, sequences)
 
     def metrics(self, trainer: PolicyTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
         """Return reward at start and end, KL and lengths at the end, and which step is published."""

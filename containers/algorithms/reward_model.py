@@ -23,6 +23,7 @@ from containers.scoring.scorer import classifier_of
 
 # The packs' losses are summed in another order than RewardTrainer's.
 _LOSS_TOLERANCE = 1e-3
+LAST_LOSS = "whole_loss"
 
 
 def zero_sum_loss(scores: Tensor) -> Tensor:
@@ -39,16 +40,48 @@ def zero_sum_loss(scores: Tensor) -> Tensor:
     return scores.mean().square()
 
 
+def pair_loss(chosen: Tensor, rejected: Tensor, *, margin: Tensor | float, centring: float | None) -> Tensor:
+    """Return RewardTrainer's loss, the mean over pairs of -log σ(c - r - m) + λ (c + r)².
+
+    Args:
+        chosen: [B] scores c.
+        rejected: [B] scores r.
+        margin: [B] margins m; 0: none.
+        centring: λ; None: 0.
+    """
+    loss = -logsigmoid(chosen - rejected - margin).mean()
+    return loss if centring is None else loss + centring * (chosen + rejected).square().mean()
+
+
 class PairTrainer(RewardTrainer):  # type: ignore[misc]
     """RewardTrainer; loss = -log σ(chosen - rejected [- margin]) + centring + zero_sum_penalty * zero_sum_loss.
 
     The penalty is over the pairs of one forward on one device. `eval_loss` does not include it, so that runs with
     different batches compare.
+
+    Args:
+        whole_validation: all validation pairs, if `eval_dataset` has only some of them. The last weights are then
+            measured on these too, and the loss is in the trainer's history as `LAST_LOSS`.
     """
 
-    def __init__(self, *, zero_sum_penalty: float, **arguments: Any) -> None:
+    def __init__(self, *, zero_sum_penalty: float, whole_validation: Any = None, **arguments: Any) -> None:
         self._zero_sum_penalty = zero_sum_penalty
+        self._whole_validation = whole_validation
         super().__init__(**arguments)
+
+    def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
+        """Evaluate as RewardTrainer; after the last step, measure the weights on all validation pairs too."""
+        found: dict[str, float] = super().evaluate(*arguments, **named)
+        if self._whole_validation is not None and self.state.global_step >= self.state.max_steps:
+            measured = self.evaluation_loop(
+                self.get_eval_dataloader(self._whole_validation),
+                description="All validation pairs",
+                prediction_loss_only=True,
+                metric_key_prefix="whole",
+            ).metrics
+            self._metrics["eval"].clear()  # RewardTrainer's figures would go into its next line
+            self.state.log_history.append({"step": self.state.global_step, LAST_LOSS: measured[LAST_LOSS]})
+        return found
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -233,10 +266,7 @@ class PackedPairTrainer(PairTrainer):
             return 0.0 * scores.sum()
         chosen, rejected = scores.unbind(-1)
         margin = batch["margin"][list(pack.pairs)] if "margin" in batch else 0.0
-        loss = -logsigmoid(chosen - rejected - margin).mean()
-        if self.args.center_rewards_coefficient is not None:
-            loss = loss + self.args.center_rewards_coefficient * (chosen + rejected).square().mean()
-        return loss
+        return pair_loss(chosen, rejected, margin=margin, centring=self.args.center_rewards_coefficient)
 
 
 def _outputs(scored: Sequence[tuple[Pack, Tensor]]) -> SequenceClassifierOutputWithPast:

@@ -1,4 +1,7 @@
-"""The checkpoint was chosen on the pairs that certify the model: how much better the accuracy looks by that."""
+"""The checkpoint was chosen on the pairs that certify the model: how much better the accuracy looks by that.
+
+Where evaluations were of some of these pairs only, the figure was seen in part, and this is more than the truth.
+"""
 
 import json
 from pathlib import Path

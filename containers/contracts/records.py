@@ -38,6 +38,9 @@ class TrainingInfo(Frozen):
     best_step: int | None = None
     best_metric_name: str = ""
     best_metric: float | None = None
+    num_evaluated: int | None = Field(
+        None, ge=1, description="Validation examples of the evaluations that chose the best step; null: all of them"
+    )
     resumed_from_step: int | None = None
     published_step: int | None = Field(None, description="Whose weights these are; null: those of the last step")
     ended_because: str = Field("", description="Why it ended before its last planned step; empty: it did not")

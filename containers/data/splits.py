@@ -12,6 +12,8 @@ from typing import Any
 
 from containers.contracts.configs.filter_dataset import ValidationParts
 from containers.data.filters.similar_prompts import PromptGroups
+from containers.data.pairs import Row
+from containers.data.rows import prompt_identity
 from containers.data.sources import Placed, Source
 
 
@@ -82,6 +84,20 @@ def sample_of(ids: Collection[str], *, size: int, seed: int, purpose: str) -> fr
     """Exactly `size` of `ids`, or all where there are fewer."""
     ranked = sorted(set(ids), key=lambda item: (_uniform(item, seed=seed, purpose=purpose), item))
     return frozenset(ranked[:size])
+
+
+def rows_of_some_prompts(rows: Sequence[Row], *, most: int | None, seed: int, purpose: str) -> Sequence[Row]:
+    """Return `most` rows, in their order, of prompts drawn by a seeded hash; all rows where there are no more.
+
+    Rows of a prompt are drawn together, but for the last prompt, of which only some may be left to take.
+    """
+    if most is None or len(rows) <= most:
+        return rows
+    ranks = [
+        (_uniform(prompt, seed=seed, purpose=purpose), prompt, place)
+        for place, prompt in enumerate(prompt_identity(row["prompt"]) for row in rows)
+    ]
+    return [rows[place] for place in sorted(place for *_, place in sorted(ranks)[:most])]
 
 
 def divide_held_out(ids: Collection[str], parts: ValidationParts, *, seed: int, groups: PromptGroups) -> Parts:

@@ -187,6 +187,8 @@ def training_facts(info: TrainingInfo) -> Pairs:
     resumed = "" if info.resumed_from_step is None else f", resumed from step {info.resumed_from_step:,}"
     name = info.best_metric_name.removeprefix("eval_").replace("_", " ")
     best = f"held-out {name} {number(info.best_metric)} at step {number(info.best_step)}"
+    if info.num_evaluated is not None:
+        best += f", on a fixed draw of {info.num_evaluated:,} validation examples"
     share = percent(info.trainable_parameters / info.total_parameters)
     return (
         ("Algorithm", info.algorithm),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -9,11 +10,12 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import RewardConfig
 
-from containers.algorithms.reward_model import PairTrainer
+from containers.algorithms.reward_model import LAST_LOSS, PairTrainer, pair_loss
 from containers.algorithms.reward_model_packing import attention_of, plan_packing
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.outcome import Metric
 from containers.data.pairs import Row, both_sides
+from containers.data.splits import rows_of_some_prompts
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.distributed.ranks import spread_over_ranks
 from containers.evals.sample_predictions import NUM_RELOAD_PAIRS, sample_predictions, write_sample_predictions
@@ -25,15 +27,18 @@ from containers.models.loading import apply_lora, freeze_all_but_head, load_new_
 from containers.models.score_token import add_score_token
 from containers.models.template_losses import TemplateLosses
 from containers.models.token_batches import tokens_of_all
-from containers.scoring.reload import save_and_reload, scoring_batch_size
+from containers.scoring.copies import TriedCopies
+from containers.scoring.reload import save_and_reload, scoring_batch_size, tried_copies
 from containers.scoring.scorer import RewardScorer
 from containers.training.arguments import common_arguments
 from containers.training.examples import TrainingExamples, as_dataset, note_policy_template
 from containers.training.program import PairTraining, run_training
-from containers.training.records import peak_memory_bytes
+from containers.training.records import Prepared, peak_memory_bytes
 from containers.training.sharding import ready_to_divide
 
 _CONFIDENCE = 0.95
+# By which the copies are tried before the first step.
+_TRIED_PAIRS = 4
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -73,6 +78,26 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
             note_policy_template(self.context)
         return examples
 
+    def prepare(self) -> Prepared:
+        """Tokenise the pairs, and draw those of the evaluations during training."""
+        prepared = super().prepare()
+        whole = self.examples.validation.kept
+        self.evaluated = rows_of_some_prompts(
+            whole, most=self.config.max_eval_pairs, seed=self.context.spec.seed, purpose="evaluations in training"
+        )
+        if not self.evaluates_some:
+            return prepared
+        self.context.recorder.note(
+            f"Evaluations during training are of {len(self.evaluated):,} of {len(whole):,} validation pairs, the same "
+            "each time (train_reward_model.max_eval_pairs). The last weights and the chosen ones are measured on all."
+        )
+        return replace(prepared, num_evaluated=len(self.evaluated))
+
+    @property
+    def evaluates_some(self) -> bool:
+        """Whether evaluations during training are of a part of the validation pairs."""
+        return len(self.evaluated) < len(self.examples.validation.kept)
+
     def build_trainer(self, checkpoint: Path | None) -> PairTrainer:
         """Build TRL's trainer, with packed rows if the model supports them.
 
@@ -106,7 +131,8 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
                 offload=config.optimizer.offload,
             ),
             train_dataset=as_dataset(kept, columns),
-            eval_dataset=as_dataset(self.examples.validation.kept, columns),
+            eval_dataset=as_dataset(self.evaluated, columns),
+            whole_validation=as_dataset(self.examples.validation.kept, columns) if self.evaluates_some else None,
             processing_class=self.tokenizer,
             callbacks=self.callbacks(checkpoint),
         )
@@ -147,6 +173,23 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
         both = spread_over_ranks(token_ids, scorer.score_tokens)
         self.scores = list(zip(both[::2], both[1::2], strict=True))
         self.statistics = score_statistics(both, scores_of="validation pairs, both sides")
+        self.whole = self._measured_on_all(trainer) if self.evaluates_some else ()
+
+    def _measured_on_all(self, trainer: PairTrainer) -> tuple[Metric, ...]:
+        """Return, and note, the training's own loss on all validation pairs: of the chosen and of the last weights."""
+        config, state, rows = self.config, trainer.state, self.examples.validation.kept
+        chosen, rejected = torch.tensor(self.scores, dtype=torch.float64).unbind(-1)
+        margin = torch.tensor([row["margin"] for row in rows], dtype=torch.float64) if config.use_margin else 0.0
+        best = float(pair_loss(chosen, rejected, margin=margin, centring=config.center_rewards_coefficient))
+        last = next(entry[LAST_LOSS] for entry in reversed(state.log_history) if LAST_LOSS in entry)
+        self.context.recorder.note(
+            f"Step {state.best_global_step:,} was chosen on {len(self.evaluated):,} validation pairs. On all "
+            f"{len(rows):,} its loss is {best:.4f}, and that of the last step, {state.global_step:,}, is {last:.4f}."
+        )
+        return (
+            Metric(name="validation_objective", value=best, unit="nats", count=len(rows)),
+            Metric(name="validation_objective_last_step", value=last, unit="nats", count=len(rows)),
+        )
 
     def save(self, trainer: PairTrainer) -> None:
         """Save `merged/`, `adapter/` and samples; reload both models and compare their scores."""
@@ -162,6 +205,11 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
             statistics=self.statistics,
         )
 
+    def tried_copies(self, context: StageContext) -> TriedCopies:
+        """Try the copies on a few validation pairs."""
+        rows = self.examples.validation.kept[:_TRIED_PAIRS]
+        return tried_copies(context, self.config, self.untrained_model(), self.tokenizer, rows)
+
     def metrics(self, trainer: PairTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
         """Return accuracy on the validation pairs, losses, and the numbers of pairs left out."""
         margins, statistics, counts = [one - other for one, other in self.scores], self.statistics, 2 * NUM_RELOAD_PAIRS
@@ -169,6 +217,7 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
         return (
             accuracy_metric(margins, name="validation_accuracy", confidence=_CONFIDENCE),
             Metric(name="validation_loss", value=sum(losses) / len(losses), unit="nats", count=len(margins)),
+            *self.whole,
             *self.shared_metrics(trainer, parameters),
             Metric(name="reload_max_difference", value=self.reload_difference, unit="score", count=counts),
             Metric(name="score_mean", value=statistics.mean, unit="score", count=statistics.num_scores),

@@ -18,20 +18,20 @@ from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.names import ADAPTER_FOLDER, MODEL_FOLDER
 from containers.contracts.outcome import Metric
 from containers.contracts.pipeline import STAGE_FACTS
 from containers.contracts.schedule import ResolvedSchedule
 from containers.curve_alarms import AlarmWatch
 from containers.data.pairs import PAIR_FILES, Row, RowFiles
-from containers.distributed.devices import compute_dtype
 from containers.distributed.ranks import is_first_rank, join_ranks, leave_ranks
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
-from containers.models.loading import num_embedding_rows, parameter_counts, save_adapter, save_merged
+from containers.models.loading import num_embedding_rows, parameter_counts
 from containers.models.template_losses import TemplateLosses
+from containers.scoring.copies import TriedCopies
 from containers.training.callbacks import RecorderCallback, SaveCallback, StopCallback
 from containers.training.checkpoints import CheckpointManifestCallback, checkpoint_step
+from containers.training.copy_trial import try_copies
 from containers.training.examples import TrainingExamples, read_training_examples, resolve_training_schedule
 from containers.training.loop import resume_point, train, verify_training
 from containers.training.records import Prepared, write_training_records
@@ -53,6 +53,7 @@ class Training(ABC, Generic[ConfigT]):
         schedule: the schedule with every number filled in; `prepare` sets it.
         published_step: the step whose weights are published; None: the last one.
         ended_because: why training ended before its last planned step; empty: it did not.
+        resumes: this attempt goes on from a checkpoint.
 
     Raises:
         BadConfigError: the context has the configuration of another stage.
@@ -62,6 +63,7 @@ class Training(ABC, Generic[ConfigT]):
     schedule: ResolvedSchedule
     published_step: int | None = None
     ended_because: str = ""
+    resumes: bool = False
 
     def __init__(self, context: StageContext) -> None:
         config = context.spec.config
@@ -77,7 +79,24 @@ class Training(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def prepare(self) -> Prepared:
-        """Read the examples, after the ranks have joined. Cheap checks come first."""
+        """Read the examples, after the ranks have joined. Cheap checks come first, then `try_copies`."""
+
+    def try_copies(self) -> None:
+        """Save, load and compare the copies of a model before the first step, unless an earlier attempt did.
+
+        Raises:
+            BadConfigError: a copy is not the model that was saved.
+        """
+        if not self.resumes:
+            try_copies(self.context, self.tried_copies)
+
+    @abstractmethod
+    def tried_copies(self, context: StageContext) -> TriedCopies:
+        """Move the weights of a fresh model, save it as `save` does, load its copies and compare; first rank only.
+
+        Args:
+            context: as the stage's own, with another output.
+        """
 
     @abstractmethod
     def build_trainer(self, checkpoint: Path | None) -> Any:
@@ -188,10 +207,11 @@ class PairTraining(Training[PairConfigT]):
         )
 
     def prepare(self) -> Prepared:
-        """Tokenise the rows, and fill in the schedule."""
+        """Tokenise the rows, fill in the schedule, and try the copies."""
         self.tokenizer = self.load_tokenizer()
         self.examples = self.read_examples()
         self.schedule = resolve_training_schedule(self.context, self.config, self.examples)
+        self.try_copies()
         train = self.examples.train
         return Prepared(self.schedule, len(train.kept), train.num_over_long, train.num_without_row)
 
@@ -218,9 +238,10 @@ def run_training(context: StageContext, training: Training[Any]) -> tuple[Metric
     started_at_s = time.monotonic()
     join_ranks(context)
     try:
+        checkpoint = resume_point(context)
+        training.resumes = checkpoint is not None
         prepared = training.prepare()
         num_steps = prepared.schedule.num_steps
-        checkpoint = resume_point(context)
         trainer = training.build_trainer(checkpoint)
         # It would print every log line; the recorder has the curves and reports progress.
         trainer.remove_callback(PrinterCallback)
@@ -248,13 +269,3 @@ def run_training(context: StageContext, training: Training[Any]) -> tuple[Metric
         )
         training.save(trainer)
     return training.metrics(trainer, parameters)
-
-
-def save_causal_model(context: StageContext, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write `model/` (adapters merged) and, with adapters, `adapter/`."""
-    if isinstance(model, PeftModel):
-        origin = context.input("start_model").origin
-        save_adapter(model, tokenizer, context.output / ADAPTER_FOLDER, base_model=origin)
-    else:
-        model.to(compute_dtype(context.spec.profile))
-    save_merged(model, tokenizer, context.output / MODEL_FOLDER)

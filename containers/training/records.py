@@ -21,12 +21,17 @@ _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "
 
 @dataclass(frozen=True)
 class Prepared:
-    """Schedule and numbers of examples of a training, known before its model is built."""
+    """Schedule and numbers of examples of a training, known before its model is built.
+
+    Attributes:
+        num_evaluated: validation examples of each evaluation; None: all.
+    """
 
     schedule: ResolvedSchedule
     num_examples: int
     num_over_long: int
     num_without_row: int
+    num_evaluated: int | None = None
 
 
 def write_training_records(
@@ -64,6 +69,7 @@ def write_training_records(
         best_step=state.best_global_step if keeps_best else None,
         best_metric_name=trainer.args.metric_for_best_model if keeps_best else "",
         best_metric=state.best_metric if keeps_best else None,
+        num_evaluated=prepared.num_evaluated,
         resumed_from_step=resumed_from_step,
         published_step=published_step,
         ended_because=ended_because,

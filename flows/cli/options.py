@@ -44,13 +44,22 @@ def add_config_options(parser: argparse.ArgumentParser, *, what: str = f"the run
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the same and `--debug`, for the commands that run a pipeline or look at one."""
+    """Add the same, `--debug` and `--debug-full`, for the commands that run a pipeline or look at one."""
     add_config_options(parser)
     parser.add_argument(
         "--debug",
-        action="store_true",
+        action="store_const",
+        const="small",
         help="run on few rows with two steps of each training, in its own folder (NAME-debug), to see that it works; "
         "its figures mean nothing",
+    )
+    parser.add_argument(
+        "--debug-full",
+        action="store_const",
+        const="full",
+        dest="debug",
+        help="the same (NAME-debug-full) with the run's own batches, lengths and tokens at a time, to see memory and "
+        "time of a step on this machine",
     )
 
 
@@ -83,7 +92,7 @@ def load_run(parsed: argparse.Namespace) -> LoadedConfig:
         raise InvalidConfigError(error.source, told) from error
     if not parsed.debug:
         return loaded
-    overrides = [*parsed.overrides, *debug_settings(loaded.config)]
+    overrides = [*parsed.overrides, *debug_settings(loaded.config, shapes=parsed.debug)]
     return load_run_config(parsed.config, overrides=overrides, profile=parsed.profile)
 
 

@@ -1,5 +1,6 @@
 """Maximum and usual tokens of a forward in a stage that trains, from the lengths of the pairs."""
 
+import math
 from collections.abc import Sequence
 
 from containers.contracts.configs.train_dpo import TrainDpoConfig
@@ -7,6 +8,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.hardware import BatchPlan
+from containers.contracts.schedule import ResolvedSchedule
 from containers.packing_traits import PLAIN, why_pairs_are_padded
 from containers.token_budgets import pair_pack_tokens
 from tasks.plan import estimates
@@ -139,3 +141,26 @@ def forward_figure(load: TrainingLoad | None, why_padded: str, *, packed: str) -
     """Tokens computed at a time, and their layout."""
     how = f"padded rows: {why_padded}" if why_padded else f"packed {packed}, each prompt once"
     return Figure("computed at a time", None if load is None else load.forward_tokens, "tokens", "at most", how)
+
+
+def evaluated_pairs(context: PlanContext, schedule: ResolvedSchedule, most: int | None) -> int:
+    """Tune pairs that all evaluations of a training compute together, the last step's included.
+
+    Args:
+        most: pairs of an evaluation; the last weights are then measured once more, on all. None: all.
+    """
+    tune = context.data.tune_pairs.value if context.data.tune_pairs else 0
+    evaluations = math.ceil(schedule.num_steps / schedule.eval_steps)
+    return evaluations * tune if most is None or most >= tune else evaluations * most + tune
+
+
+def reward_model_figures(
+    context: PlanContext, config: TrainRewardModelConfig, load: TrainingLoad | None
+) -> tuple[Figure, ...]:
+    """Tokens computed at a time, and the pairs of an evaluation where these are not all."""
+    forward = forward_figure(load, why_padded(context, config), packed="pairs")
+    tune, most = context.data.tune_pairs, config.max_eval_pairs
+    if tune is None or most is None or most >= tune.value:
+        return (forward,)
+    note = f"of {tune.value:,}; the last weights and the chosen ones are measured on all"
+    return (forward, Figure("pairs of an evaluation", most, "pairs", tune.origin, note))

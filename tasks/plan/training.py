@@ -1,7 +1,6 @@
 """Plans of the training stages: batch, schedule, parameters, memory, tokens, work, disk and time."""
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 
 from containers.contracts.configs.parts.policy_algorithms import MOST_ROUNDS
@@ -31,7 +30,7 @@ from tasks.plan.host import frozen_models, host_memory
 from tasks.plan.inputs.data import Count, Origin
 from tasks.plan.inputs.model_shape import unknown_layers
 from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
-from tasks.plan.load import TrainingConfig, forward_figure, reward_model_load, why_padded
+from tasks.plan.load import TrainingConfig, evaluated_pairs, forward_figure, reward_model_figures, reward_model_load
 from tasks.plan.offline import baseline_work, offline_head, offline_load, why_completions_padded
 from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
 from tasks.plan.vllm import sleeping_bytes, vllm_mistakes, vllm_programs
@@ -82,8 +81,11 @@ def plan_train_reward_model(context: PlanContext) -> StagePlan:
     batch = plan_batch(config.global_batch_size, context.profile)
     schedule = _schedule(context, config, pairs, batch, most=context.data.pairs)
     load = reward_model_load(context, config, batch)
-    work = _training_work(context, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2)
-    figures = (forward_figure(load, why_padded(context, config), packed="pairs"),)
+    most = config.max_eval_pairs
+    work = _training_work(
+        context, load, batch, schedule, head=None, sequences_per_example=2, sequences_per_pair=2, most_evaluated=most
+    )
+    figures = reward_model_figures(context, config, load)
     return _training_plan(context, config, batch, schedule, pairs, load, work=work, more_figures=figures)
 
 
@@ -143,18 +145,20 @@ def _training_work(
     head: Head | None,
     sequences_per_example: int,
     sequences_per_pair: int,
+    most_evaluated: int | None = None,
 ) -> Work | None:
     """All updates, and every evaluation on the tune pairs, the last step included.
 
     Args:
         head: of a language model; None for a reward model.
+        most_evaluated: pairs of an evaluation at most; None: all.
     """
     if load is None or schedule is None:
         return None
     sequences = schedule.num_steps * batch.global_batch_size * sequences_per_example
     updates = estimates.training_work(load, context.profile, sequences=sequences)
     updates += estimates.optimizer_work(load, context.profile, num_steps=schedule.num_steps)
-    evaluated = context.data.tune_pairs.value * sequences_per_pair if context.data.tune_pairs else 0
+    evaluated = evaluated_pairs(context, schedule, most_evaluated) * sequences_per_pair
     ranks = context.profile.num_processes
     evaluation = estimates.forward_work(
         load.shape, context.profile, tokens=evaluated * load.mean_tokens, num_processes=ranks
@@ -162,7 +166,7 @@ def _training_work(
     if head is not None:
         updates += head.training_work(tokens=sequences * load.judged_tokens)
         evaluation += head.judging_work(tokens=evaluated * load.judged_tokens)
-    return updates + evaluation * math.ceil(schedule.num_steps / schedule.eval_steps)
+    return updates + evaluation
 
 
 def _schedule(

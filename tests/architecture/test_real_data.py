@@ -24,7 +24,7 @@ def test_without_the_data_every_test_that_needs_it_is_skipped_aloud(project: Pat
     said = run_pytest(project, "-q", data=tmp_path / "nowhere")
     assert "failed" not in said and "error" not in said, said
     assert f"REAL DATA ABSENT: {tmp_path}/nowhere is not there, so nothing was tested on it" in said
-    assert "10 skipped" in said, said
+    assert "15 skipped" in said, said
 
 
 @pytest.mark.waits
@@ -36,6 +36,7 @@ def test_the_mark_finds_every_test_that_needs_the_data_and_no_other(project: Pat
         for what in (
             "a_run_on_real_data_names_files_that_exist",
             "every_shipped_run_becomes_a_debug_run_that_can_be_planned",
+            "with_full_shapes_a_step_of_every_shipped_run_is_the_real_one",
         )
         for run in ("dpo-hh", "ppo-hh", "real-hh", "real-small", "sft-hh")
     ]

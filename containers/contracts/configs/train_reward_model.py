@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from containers.contracts.base import BatchSize, Frozen, Tokens, TokensPerForward, Weight
+from containers.contracts.base import BatchSize, Frozen, Rows, Tokens, TokensPerForward, Weight
 from containers.contracts.configs.parts.training import (
     CHECKPOINTING,
     LONGEST,
@@ -57,6 +57,12 @@ class TrainRewardModelConfig(Frozen):
         None,
         ge=1,
         description="Tokens computed at a time; a longer pair is computed alone. null: from the batch per device",
+    )
+    max_eval_pairs: Rows | None = Field(
+        512,
+        ge=8,
+        description="Validation pairs of each evaluation during training, drawn by prompt and the same each time; the "
+        "last weights and the chosen ones are measured on all. null: all each time",
     )
     optimizer: OptimizerSettings = Field(OptimizerSettings(), description=OPTIMIZER)
     schedule: TrainingSchedule = Field(TrainingSchedule(), description=SCHEDULE)

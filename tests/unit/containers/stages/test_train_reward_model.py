@@ -154,7 +154,7 @@ def test_a_schedule_that_never_evaluates_or_saves_is_refused_before_the_model_is
 
 
 def test_a_saved_copy_that_scores_otherwise_fails_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever loses the trained head on the way to disk, the reload must notice."""
+    """Whatever loses the trained head on the way to disk, the reload must notice, also after the trial at the start."""
 
     def save_with_another_head(model: Any, tokenizer: Any, folder: Path) -> Any:
         merged: Any = save_merged(model, tokenizer, folder)
@@ -162,6 +162,7 @@ def test_a_saved_copy_that_scores_otherwise_fails_the_stage(tmp_path: Path, monk
         merged.save_pretrained(folder)
         return merged
 
+    monkeypatch.setattr(train_reward_model.RewardModelTraining, "try_copies", lambda self: None)
     monkeypatch.setattr("containers.scoring.reload.save_merged", save_with_another_head)
     with pytest.raises(StageError, match=r"merged/, loaded from disk, gives scores up to .* away from the trained"):
         train_reward_model.run(reward_model_context(tmp_path))

@@ -32,7 +32,10 @@ SLOW = OptimizerSettings(learning_rate=1e-3)
 # A row of short pairs; a long pair does not fit and is computed alone.
 PACK_TOKENS = 120
 KINDS: dict[str, tuple[StageName, Any]] = {
-    "adapters, uneven packs": (REWARD, reward_model_config(schedule=PLAN, pack_tokens=PACK_TOKENS, optimizer=SLOW)),
+    "adapters, uneven packs, few pairs evaluated": (
+        REWARD,
+        reward_model_config(schedule=PLAN, pack_tokens=PACK_TOKENS, optimizer=SLOW, max_eval_pairs=9),
+    ),
     "adapters, padded rows": (REWARD, reward_model_config(schedule=PLAN, pack=False, optimizer=SLOW)),
     "all weights, checkpointing": (
         REWARD,
@@ -142,7 +145,7 @@ def test_a_rank_holds_its_share_and_no_more(trainings: Trainings) -> None:
     assert 0.5 <= here / whole < 0.52
 
 
-@pytest.mark.parametrize("kind", ["adapters, uneven packs", "fine-tuning, all weights"])
+@pytest.mark.parametrize("kind", ["adapters, uneven packs, few pairs evaluated", "fine-tuning, all weights"])
 def test_a_killed_training_of_a_divided_model_goes_on_and_ends_with_the_same_weights(
     trainings: Trainings, kind: str
 ) -> None:

@@ -32,6 +32,14 @@ def test_a_debug_run_says_at_its_start_what_it_is(project: Path, tmp_path: Path)
 
 
 @pytest.mark.waits
+def test_full_shapes_are_an_option_of_their_own_so_that_a_step_may_follow(project: Path, tmp_path: Path) -> None:
+    ran = _rlhf("run", "-c", str(write_run(tmp_path)), "--debug-full", cwd=tmp_path)
+    assert ran.stdout.startswith("Debug run small-debug-full at full shapes: 2 steps of each training")
+    step = _rlhf("step", "-c", str(write_run(tmp_path)), "--debug", "40", cwd=tmp_path)
+    assert "invalid" not in step.stderr and "--debug" not in step.stderr
+
+
+@pytest.mark.waits
 def test_commands_that_move_a_champion_know_no_debug(project: Path) -> None:
     for command in ("retrain", "promote", "approve"):
         assert "--debug" not in _rlhf(command, "--help", cwd=project).stdout

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config.debug import debug_notice, debug_settings, is_debug
+from tasks.config.debug import DebugShapes, debug_notice, debug_settings, is_debug
 from tasks.config.loading import LoadedConfig, load_run_config
 from tasks.plan.run_plan import plan_run
 from tests.unit.factories.run_files import write_run
@@ -13,9 +13,9 @@ CONFIGS = Path(__file__).resolve().parents[4] / "configs"
 RUNS = sorted((CONFIGS / "runs").glob("*.yaml"))
 
 
-def _debug(path: Path, *overrides: str) -> tuple[LoadedConfig, LoadedConfig]:
+def _debug(path: Path, *overrides: str, shapes: DebugShapes = "small") -> tuple[LoadedConfig, LoadedConfig]:
     real = load_run_config(path, overrides=overrides)
-    return real, load_run_config(path, overrides=[*overrides, *debug_settings(real.config)])
+    return real, load_run_config(path, overrides=[*overrides, *debug_settings(real.config, shapes=shapes)])
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
@@ -81,3 +81,38 @@ def test_what_a_person_set_for_the_model_is_what_the_debug_run_tries(tmp_path: P
         write_run(tmp_path), "train_reward_model.trainable=head", "train_reward_model.lora=null", "run.seed=9"
     )
     assert (debug.config.train_reward_model.trainable, debug.config.run.seed) == ("head", 9)
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_with_full_shapes_a_step_of_every_shipped_run_is_the_real_one(
+    path: Path, project_beside_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is of the same batches and tokens at a time, and needs the same memory; two steps find enough rows."""
+    monkeypatch.chdir(project_beside_data)
+    real, debug = _debug(path, shapes="full")
+    planned = [{stage.stage: stage for stage in plan_run(loaded).stages} for loaded in (real, debug)]
+    for name in (name for name in planned[1] if name.startswith("train_")):
+        own, short = planned[0][name], planned[1][name]
+        assert short.schedule is None or (short.schedule.num_steps == 2 <= short.schedule.steps_per_epoch)
+        assert short.batch == own.batch
+        assert short.memory == own.memory
+    assert is_debug(debug.config)
+    assert debug.config.run.name.endswith("-debug-full")
+    notice = debug_notice(debug.config)
+    assert "at full shapes" in notice and "memory and time of a step are too" in notice
+
+
+def test_full_shapes_keep_what_decides_memory_and_speed(tmp_path: Path) -> None:
+    policy = {"num_generations": 8, "rollout_batch_size": 512, "max_completion_length": 200, "lora": {"r": 8}}
+    path = write_run(tmp_path, train_policy=policy, train_sft={"max_length": 700}, answer_sets=None)
+    real, debug = (loaded.config for loaded in _debug(path, "gpu_profile.default_global_batch_size=64", shapes="full"))
+    kept = ("num_generations", "rollout_batch_size", "max_completion_length", "global_batch_size", "num_iterations")
+    for key in kept:
+        assert getattr(debug.train_policy, key) == getattr(real.train_policy, key)
+    assert debug.evaluate_policy.max_completion_length == real.evaluate_policy.max_completion_length
+    assert debug.train_reward_model.global_batch_size == real.train_reward_model.global_batch_size
+    assert debug.train_sft is not None and real.train_sft is not None
+    assert debug.train_sft.max_length == real.train_sft.max_length
+    assert debug.filter_dataset.max_rows == 8 * 64, "64 pairs, and 512 completions of 64 prompts"
+    assert debug.run.tags[-2:] == ("debug", "full-shapes")
+    assert debug.output_dir != _debug(path)[1].config.output_dir

@@ -67,6 +67,22 @@ def test_what_is_done_at_every_step_is_said_so(tmp_path: Path) -> None:
     assert "saves at every step, and at each evaluation that is the best so far" in lines
 
 
+def test_evaluations_on_some_pairs_are_said_and_are_less_work(tmp_path: Path) -> None:
+    plans = {
+        most: plan_of(tmp_path, train_reward_model={**training(max_steps=100, eval_steps=10), "max_eval_pairs": most})
+        for most in (8, None)
+    }
+    text = figure_text(figure_of(plans[8], REWARD_MODEL, "pairs of an evaluation"))
+    assert text == "at most 8 pairs (of 20; the last weights and the chosen ones are measured on all)"
+    assert "pairs of an evaluation" not in [figure.name for figure in stage_of(plans[None], REWARD_MODEL).figures]
+    work = {most: stage_of(plan, REWARD_MODEL).work for most, plan in plans.items()}
+    assert work[8] is not None and work[None] is not None
+    # Ten evaluations of 8 pairs and one of 20, in place of ten of 20, beside 100 steps of 8 pairs: a forward is a
+    # quarter of an update that computes activations again.
+    saved = (10 * 20 - (10 * 8 + 20)) / 4 / (100 * 8 + 10 * 20 / 4)
+    assert (work[8].value or 0) / (work[None].value or 1) == pytest.approx(1 - saved, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("stage", "num_checkpoints", "which"),
     [
