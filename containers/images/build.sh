@@ -2,14 +2,15 @@
 # Builds the stage image from a temporary build context.
 #
 #   containers/images/build.sh [--tag rlhf-stage:gpu] [--base IMAGE] [--wheels DIR] [--ca-bundle FILE] [--with PACKAGE]…
-#     [--elsewhere]
+#     [--without vllm] [--elsewhere]
 #
 #   --tag        name of the image; the project uses rlhf-stage:gpu and rlhf-stage:cpu
 #   --base       image to build on; default: the one in the Dockerfile (official PyTorch with CUDA)
 #   --wheels     folder of wheels that pip may take instead of downloading (default: $PIP_FIND_LINKS, if that is a folder)
 #   --ca-bundle  certificates that pip trusts, for hosts behind an inspecting proxy (default: $PIP_CERT, if set)
 #   --elsewhere  the image is for another machine, so its CUDA is not held against this machine's driver
-#   --with       a package beyond those of every stage, as pip takes it: vllm==0.29.0 for rollout_engine: vllm
+#   --with       a package beyond those of every stage, as pip takes it
+#   --without    leave out vLLM, which is in the image where the base's name says a CUDA that its build fits
 #
 # PYTHON names a Python that has pydantic (default: python3); with it the image is labelled with its sources' digest.
 # PIP_INDEX_URL, PIP_EXTRA_INDEX_URL and PIP_DEFAULT_TIMEOUT of the caller are passed on, so are the proxy variables.
@@ -22,6 +23,7 @@ wheels=
 ca_bundle=${PIP_CERT:-}
 extras=()
 elsewhere=
+takes_vllm=yes
 if [ -d "${PIP_FIND_LINKS:-}" ]; then wheels=$PIP_FIND_LINKS; fi
 
 while [ $# -gt 0 ]; do
@@ -31,8 +33,11 @@ while [ $# -gt 0 ]; do
     --wheels) wheels=$2; shift 2 ;;
     --ca-bundle) ca_bundle=$2; shift 2 ;;
     --with) extras+=("$2"); shift 2 ;;
+    --without)
+      if [ "$2" != vllm ]; then echo "build.sh: only vllm can be left out, not $2." >&2; exit 2; fi
+      takes_vllm=; shift 2 ;;
     --elsewhere) elsewhere=yes; shift ;;
-    *) echo "build.sh: unknown option $1. Known: --tag, --base, --wheels, --ca-bundle, --with, --elsewhere." >&2; exit 2 ;;
+    *) echo "build.sh: unknown option $1. Known: --tag, --base, --wheels, --ca-bundle, --with, --without, --elsewhere." >&2; exit 2 ;;
   esac
 done
 
@@ -49,9 +54,18 @@ if [ -n "$ca_bundle" ] && [ ! -r "$ca_bundle" ]; then
   echo "build.sh: --ca-bundle $ca_bundle cannot be read." >&2; exit 2
 fi
 
+asked=${base:-$(sed -n 's/^ARG BASE_IMAGE=//p' "$project/containers/images/Dockerfile")}
+if [ -n "$takes_vllm" ] && [[ " ${extras[*]}" != *" vllm"* ]]; then
+  usual=$(cd "$project" && "${PYTHON:-python3}" -m containers.launch.gpus.drivers --packages "$asked") || exit 1
+  if [ -n "$usual" ]; then extras+=("$usual"); fi
+fi
+case " ${extras[*]}" in
+  *" vllm"*) echo "build.sh: with vLLM, for rollout_engine: vllm." ;;
+  *) echo "build.sh: without vLLM: left out, or the name of $asked says no CUDA that its build fits (--with vllm==… adds it)." ;;
+esac
+
 # Before gigabytes are downloaded: does this machine's driver run the CUDA of the base?
 if [ -z "$elsewhere" ]; then
-  asked=${base:-$(sed -n 's/^ARG BASE_IMAGE=//p' "$project/containers/images/Dockerfile")}
   (cd "$project" && "${PYTHON:-python3}" -m containers.launch.gpus.drivers "$asked" "${extras[@]}") || {
     echo "build.sh: nothing was downloaded. --elsewhere builds the image for another machine." >&2; exit 1
   }

@@ -17,6 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from containers.contracts.records import CheckFinding
 from containers.contracts.registries import RuntimeName
 from containers.launch.docker.state import ImageState
+from containers.launch.gpus.drivers import VLLM
 from containers.launch.preflight import disk_finding
 from tasks.config.logins import INSIDE_PATHS, login_headers, login_problem, without_login
 from tasks.mlflow_sync.start import mlflow_start
@@ -116,7 +117,7 @@ def vllm_finding(runtime: RuntimeName, image: ImageState) -> CheckFinding:
     with_it = [extra for extra in image.extras if extra.startswith("vllm")]
     if with_it:
         return row(found=f"{image.name} has {with_it[0]}", verdict="ok")
-    advice = f"`containers/images/build.sh --tag {image.name} --with vllm==0.29.0` builds it in. {otherwise}"
+    advice = f"`containers/images/build.sh --tag {image.name} --with {VLLM}` builds it in. {otherwise}"
     return row(found=f"{image.name} was built without it", verdict="failure", advice=advice)
 
 

@@ -1,7 +1,9 @@
 """Whether the NVIDIA driver runs the CUDA that torch was built with; torch is not imported.
 
-Also a program, for the build of the image, which asks before it downloads a base:
+Also a program for the build of the image. It says what an image on a base has beyond the packages of every stage, and,
+before a base is downloaded, whether that would work here:
 
+    python -m containers.launch.gpus.drivers --packages BASE_IMAGE
     python -m containers.launch.gpus.drivers BASE_IMAGE [PACKAGE …]
 """
 
@@ -21,7 +23,8 @@ NO_CUDA = "none"
 _FIRST_DRIVER = {11: 450, 12: 525, 13: 580}
 _CUDA_IN_NAME = re.compile(r"cuda[_-]?(\d+)\.(\d+)")
 _VERSION = re.compile(r"(\d+)\.(\d+)")
-# The CUDA that the builds of vLLM on the package index are for.
+# The release of vLLM for torch 2.13, and the CUDA that its builds on the package index are for.
+VLLM = "vllm==0.29.0"
 _VLLM_CUDA = 13
 
 
@@ -60,12 +63,23 @@ def installed_cuda() -> str:
     return (found.group(1) or NO_CUDA) if found else ""
 
 
+def named_cuda(base: str) -> Version | None:
+    """The CUDA that the name of a base image says; None where it says none."""
+    named = _CUDA_IN_NAME.search(base)
+    return None if named is None else (int(named.group(1)), int(named.group(2)))
+
+
+def usual_packages(base: str) -> list[str]:
+    """What an image on that base has beyond the packages of every stage: vLLM, where its build fits the base's CUDA."""
+    cuda = named_cuda(base)
+    return [VLLM] if cuda is not None and cuda[0] == _VLLM_CUDA else []
+
+
 def base_objections(base: str, packages: list[str], *, driver: str) -> list[str]:
     """Why an image on that base would not work on this machine, as far as its name says which CUDA it has."""
-    named = _CUDA_IN_NAME.search(base)
-    if named is None:
+    cuda = named_cuda(base)
+    if cuda is None:
         return []
-    cuda = (int(named.group(1)), int(named.group(2)))
     found = [" ".join(filter(None, (f"{text}.", advice))) for text, advice in [driver_objection(driver, cuda)] if text]
     if cuda[0] != _VLLM_CUDA and any(package.startswith("vllm") for package in packages):
         found.append(
@@ -76,6 +90,9 @@ def base_objections(base: str, packages: list[str], *, driver: str) -> list[str]
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--packages":
+        sys.stdout.write("".join(f"{package}\n" for package in usual_packages(sys.argv[2])))
+        sys.exit()
     problems = base_objections(sys.argv[1], sys.argv[2:], driver=read_gpus().driver)
     sys.stderr.write("".join(f"{problem}\n" for problem in problems))
     sys.exit(1 if problems else 0)

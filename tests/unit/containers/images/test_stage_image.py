@@ -1,11 +1,14 @@
 """The image holds what pyproject.toml says, once, and nothing of the orchestrator."""
 
+import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from containers.launch.gpus.drivers import VLLM
 
 IMAGES = Path(__file__).resolve().parents[4] / "containers" / "images"
 PYPROJECT = IMAGES.parents[1] / "pyproject.toml"
@@ -38,6 +41,34 @@ def test_an_unknown_option_is_refused_with_the_known_ones(script: str) -> None:
     done = subprocess.run([str(IMAGES / script), "--tga", "x"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--tag" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "extras"),
+    [
+        (["--elsewhere"], f"{VLLM}\n"),
+        (["--elsewhere", "--without", "vllm"], "\n"),
+        (["--elsewhere", "--with", "vllm==0.30.0"], "vllm==0.30.0\n"),
+        (["--base", "rlhf-base:cpu"], "\n"),
+        (["--base", "rlhf-base:cpu", "--with", "einops"], "einops\n"),
+    ],
+)
+def test_vllm_is_installed_where_it_fits_and_nothing_else_was_said(
+    tmp_path: Path, options: list[str], extras: str
+) -> None:
+    """No CUDA base can be pulled here; the file that pip would install from is what is looked at."""
+    docker = tmp_path / "docker"
+    docker.write_text(
+        f'#!/bin/sh\nfor last; do :; done\n[ "$1" = build ] && cp "$last/extras.txt" "{tmp_path}"\nexit 0\n'
+    )
+    docker.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable}
+    done = subprocess.run(
+        [str(IMAGES / "build.sh"), *options], capture_output=True, text=True, check=True, env=environment
+    )
+    assert (tmp_path / "extras.txt").read_text() == extras
+    assert ("with vLLM" in done.stdout) is ("vllm" in extras)
+    assert ("without vLLM" in done.stdout) is ("vllm" not in extras)
 
 
 def test_the_image_build_says_that_no_daemon_answers(tmp_path: Path) -> None:

@@ -9,7 +9,15 @@ import pytest
 from fakes.machines import MACHINES
 
 from containers.contracts.records import CheckFinding
-from containers.launch.gpus.drivers import NO_CUDA, base_objections, driver_objection, installed_cuda, parsed_version
+from containers.launch.gpus.drivers import (
+    NO_CUDA,
+    VLLM,
+    base_objections,
+    driver_objection,
+    installed_cuda,
+    parsed_version,
+    usual_packages,
+)
 from containers.launch.gpus.inventory import read_gpus
 from tasks.checks.hardware import driver_finding
 
@@ -73,6 +81,16 @@ def test_a_base_that_would_not_run_is_refused_by_its_name() -> None:
     assert base_objections("rlhf-base:cpu", ["vllm==0.29.0"], driver="") == []
     (other,) = base_objections(BASE.replace("13.0-", "12.6-"), ["vllm==0.29.0"], driver="550.54.15")
     assert "vLLM from the package index is built for CUDA 13" in other
+
+
+@pytest.mark.parametrize(
+    ("base", "packages"), [(BASE, [VLLM]), (BASE.replace("13.0-", "12.6-"), []), ("rlhf-base:cpu", [])]
+)
+def test_vllm_is_in_an_image_whose_cuda_its_build_fits(base: str, packages: list[str]) -> None:
+    assert usual_packages(base) == packages
+    assert base_objections(base, packages, driver="580.95.05") == []
+    command = [sys.executable, "-m", "containers.launch.gpus.drivers", "--packages", base]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == packages
 
 
 def test_the_build_of_the_image_asks_first(machine: Callable[[str], None]) -> None:
