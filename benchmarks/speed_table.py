@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
 from benchmarks.provenance import when_and_where
 from benchmarks.speed_ratios import (
     CALIBRATION_SEED,
@@ -128,6 +126,8 @@ def spread_line(num_draws: int, *, once: Sequence[str] = ()) -> str:
 
 def circumstances(rounds: int, *, draws: int = 1) -> str:
     """Return machine, versions, draws, alternations and load."""
+    import torch
+
     return (
         f"{torch.get_num_threads()} threads of {os.cpu_count()} cores; torch {torch.__version__}, transformers "
         f"{version('transformers')}, trl {version('trl')}; {draws} draw{'' if draws == 1 else 's'} of data, {rounds} "

@@ -1,11 +1,14 @@
 """What all tests share: where the real data lies, and a quiet numeric environment."""
 
+import gc
 import logging
 import operator
 import os
 import random
+import re
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,37 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 PROJECT = Path(__file__).resolve().parents[1]
 SHARED_DATA = Path(os.environ.get("RLHF_SHARED_DATA") or PROJECT.parent / "shared" / "data")
+
+
+_MARKED_MODULE = re.compile(r"^pytestmark = (.+)$", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file whose every test `-m` leaves out is not imported: torch and trl take a process many seconds."""
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    marked = _MARKED_MODULE.search(collection_path.read_text(encoding="utf-8"))
+    marks = set(re.findall(r"pytest\.mark\.(\w+)", marked[1])) if marked else set()
+    return True if marks & _left_out(config.option.markexpr) else None
+
+
+def _left_out(expression: str) -> set[str]:
+    """The marks that an expression of nothing but `and` forbids."""
+    parts = expression.split(" and ")
+    if not all(re.fullmatch(r"(not )?\w+", part) for part in parts):
+        return set()
+    return {part.removeprefix("not ") for part in parts if part.startswith("not ")}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What imports leave in memory stays: garbage is looked for among the objects of tests only, not in a million."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures of a module make their models

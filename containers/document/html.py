@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from importlib import resources
 
@@ -22,6 +23,14 @@ _MAX_TURNS = 6
 
 def page_html(page: Page) -> str:
     """Return the whole page as one document."""
+    return _environment().get_template("page.html.jinja").render(
+        page=page, glossary=GLOSSARY, text_limit=_TEXT_LIMIT, max_turns=_MAX_TURNS
+    ).strip() + "\n"  # fmt: skip
+
+
+@cache
+def _environment() -> Environment:
+    """Return the templates and their filters; each template is compiled once per process."""
     environment = Environment(
         loader=FunctionLoader(_template),
         autoescape=True,
@@ -40,9 +49,7 @@ def page_html(page: Page) -> str:
         inline_svg=_inline_svg,
         explained=_explained,
     )
-    return environment.get_template("page.html.jinja").render(
-        page=page, glossary=GLOSSARY, text_limit=_TEXT_LIMIT, max_turns=_MAX_TURNS
-    ).strip() + "\n"  # fmt: skip
+    return environment
 
 
 def _href(link: str) -> str:

@@ -5,6 +5,7 @@ import copy
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,15 @@ class LoadedConfig:
 
     Attributes:
         path: the file as the user named it.
-        yaml_text: the effective configuration, overrides, profile and defaults written out; loads to the same run.
     """
 
     config: RunConfig
-    yaml_text: str
     path: Path
+
+    @cached_property
+    def yaml_text(self) -> str:
+        """The effective configuration, overrides, profile and defaults written out; loads to the same run."""
+        return effective_yaml(self.config)
 
 
 def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile: str | None = None) -> LoadedConfig:
@@ -74,7 +78,7 @@ def load_run_config(path: Path | str, *, overrides: Sequence[str] = (), profile:
     mistakes += put_file_texts(tree, {path.stem: path for path in config_files("chat_templates", suffix=".jinja")})
     checked = check_run_config(tree)
     if isinstance(checked, RunConfig) and not mistakes:
-        return LoadedConfig(checked, effective_yaml(checked), path)
+        return LoadedConfig(checked, path)
     found = [] if isinstance(checked, RunConfig) else checked
     # Without its profile, a run lacks every key of it; one mistake says so.
     mistakes += [mistake for mistake in found if not unusable or mistake.key.partition(".")[0] != _PROFILE]

@@ -49,6 +49,7 @@ def test_what_counts_as_a_loader(source: str, num_silent: int) -> None:
     assert len(_silent(source)) == num_silent
 
 
+@pytest.mark.waits
 def test_every_loader_says_that_code_of_the_folder_is_not_to_run(project: Path) -> None:
     """Where nothing is said, transformers asks on standard input, and `y` runs the code."""
     silent = [

@@ -21,11 +21,11 @@ def _loaded_after(statement: str) -> set[str]:
     return set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
 
 
-@pytest.mark.parametrize(
-    "module", ["flows.rlhf", "flows.cli.main", "tasks.pipeline.run_stage", "containers.stages.entry"]
-)
-def test_importing_it_loads_nothing_that_trains(module: str) -> None:
-    assert not _loaded_after(f"import {module}").intersection(FORBIDDEN)
+@pytest.mark.waits
+def test_importing_these_loads_nothing_that_trains() -> None:
+    """In one process: what none of them loads after another, none loads alone."""
+    modules = ("containers.stages.entry", "flows.cli.main", "tasks.pipeline.run_stage", "flows.rlhf")
+    assert not _loaded_after(f"import {', '.join(modules)}").intersection(FORBIDDEN)
 
 
 def test_the_contract_loads_neither_prefect_nor_mlflow() -> None:
@@ -56,6 +56,7 @@ def test_every_stage_behind_the_wall_has_a_config_whose_discriminator_is_its_nam
     assert names == {str(stage) for stage in CONTAINER_STAGES}
 
 
+@pytest.mark.waits  # `make check` runs lint-imports itself
 def test_the_layers_of_the_import_contracts_hold(project: Path) -> None:
     from importlinter.cli import lint_imports
 
@@ -78,6 +79,7 @@ def test_every_room_is_seen_at_a_glance(tree: str, project: Path) -> None:
     assert {str(folder.relative_to(project)): count for folder, count in files.items() if count > 21} == {}
 
 
+@pytest.mark.waits
 def test_prefect_is_not_imported_before_its_address_is_known(project: Path) -> None:
     program = (
         "import flows.cli.main as cli, flows.cli.registry as known, sys; cli.build_parser(known.COMMANDS); "

@@ -24,6 +24,7 @@ def test_no_tool_is_a_stage_of_the_pipeline() -> None:
     assert not set(ToolName) & set(StageName)
 
 
+@pytest.mark.waits
 def test_scoring_a_file_imports_neither_what_trains_nor_prefect_nor_mlflow() -> None:
     code = "import flows.cli.score, sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.truth.calibration import calibration_cells, calibration_table, polarity_cells, polarity_table
 
 
+@pytest.mark.waits
 def test_a_perfect_model_and_its_true_errors_lie_in_the_intervals() -> None:
     cells = {cell.setting: cell for cell in calibration_cells(7, 20, sizes=(200,))}
     perfect = cells["200 prompts, perfect"]

@@ -16,6 +16,8 @@ from containers.contracts.names import TOKEN_VARIABLE
 from containers.launch.leftovers import new_token
 from tests.faults.tiny_project import TinyProject
 
+pytestmark = pytest.mark.waits
+
 
 def test_the_same_seed_gives_the_same_faults_at_the_same_moments() -> None:
     assert list(islice(schedule(7, KINDS), 50)) == list(islice(schedule(7, KINDS), 50))

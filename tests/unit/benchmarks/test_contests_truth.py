@@ -1,8 +1,11 @@
 """A small case of the simulation of contests: who wins where the truth is known."""
 
+import pytest
+
 from benchmarks.truth.contests import contest_cells
 
 
+@pytest.mark.waits
 def test_equal_suites_stop_no_better_challenger_and_a_fall_on_all_of_them_does() -> None:
     (equal,) = contest_cells(draws=40, seed=3, settings=[(2000, 0.04, 8, 300, 0.0)])
     assert equal.crowned > 0.85 and equal.vetoed < 0.15

@@ -1,6 +1,10 @@
 """How many steps a policy needed must not depend on one lucky step."""
 
+import pytest
+
 from benchmarks.critic_starts import steps_to
+
+pytestmark = pytest.mark.stages
 
 
 def test_the_level_is_reached_by_the_mean_of_several_steps() -> None:

@@ -1,6 +1,10 @@
 """A peer that writes long and short prompts together pads the short ones, and completions must keep their places."""
 
+import pytest
+
 from benchmarks.generation_speed import _SETTINGS, _Way
+
+pytestmark = pytest.mark.stages
 
 LENGTHS = [100, 400, 110, 380]
 

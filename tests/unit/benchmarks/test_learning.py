@@ -1,8 +1,12 @@
 """The proof that each algorithm learns: a gain below the bound is a miss."""
 
+import pytest
+
 from benchmarks.learning import Learned, _has_learned, table
 from containers.contracts.outcome import Metric
 from containers.contracts.records import ComparedTerm
+
+pytestmark = pytest.mark.stages
 
 
 def term(after: float, low: float) -> ComparedTerm:

@@ -12,6 +12,7 @@ def rows() -> dict[tuple[str, float], Row]:
     return {(row.figure, row.bias): row for row in table_rows(runs=6, seed=3, num_pairs=200, worlds=[world])}
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("figure", ["padding", "repetition", "rewriting"])
 def test_edits_of_the_same_answer_find_the_bias(rows: dict[tuple[str, float], Row], figure: str) -> None:
     for bias in BIASES:

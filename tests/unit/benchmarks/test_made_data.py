@@ -11,6 +11,8 @@ from containers.data.reader import read_rows
 from containers.evals.suites.judge_bench import JUDGE_BENCH
 from containers.evals.suites.rm_bench import RM_BENCH
 
+pytestmark = pytest.mark.stages
+
 SHARE = 0.03
 
 

@@ -1,7 +1,11 @@
 """Sorting helps a peer only if its tokens are counted and its scores come back in the order of the pairs."""
 
+import pytest
+
 from benchmarks.score_peers import REWARDBENCH, SETTINGS, TRL, Scores, Setting, by_length, padded_tokens
 from benchmarks.speed_inputs import ConversationPair, random_pairs
+
+pytestmark = pytest.mark.stages
 
 TOKENS = [[[0] * 10, [0] * 20], [[0] * 100, [0] * 50], [[0] * 12, [0] * 18], [[0] * 90, [0] * 60]]
 

@@ -16,6 +16,8 @@ from tasks.run.runtime import code_identity
 from tasks.store.format import STORE_FILE, STORE_FORMAT
 from tasks.store.history import StageHistory, StageMemory
 
+pytestmark = pytest.mark.waits
+
 TRAINED = (StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_POLICY)
 
 

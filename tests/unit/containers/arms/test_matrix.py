@@ -65,6 +65,7 @@ def test_p_values_are_those_of_an_exact_sign_test_and_of_holms_rule() -> None:
     assert found[2] == unusable  # a judge that is none takes no share of the error
 
 
+@pytest.mark.waits
 def test_among_equal_arms_a_winner_is_named_in_at_most_one_comparison_of_twenty() -> None:
     rng = random.Random(7)  # noqa: S311
     prompts = [f"p{number}" for number in range(50)]

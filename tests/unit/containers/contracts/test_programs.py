@@ -40,9 +40,19 @@ def package(tmp_path: Path) -> Path:
     return Path(shutil.copytree(PACKAGE, tmp_path / "containers", ignore=shutil.ignore_patterns("__pycache__")))
 
 
-def program(config: StageConfig, package: Path) -> Program:
-    files, libraries = Sources(package).files_of(config.stage, members_of(config))
+@pytest.fixture(scope="module")
+def untouched() -> dict[str, str]:
+    """The digest of each stage's program."""
+    return digests(Sources(PACKAGE))
+
+
+def program(config: StageConfig, sources: Sources) -> Program:
+    files, libraries = sources.files_of(config.stage, members_of(config))
     return Program(files=files, libraries=library_versions(counted_libraries(libraries)))
+
+
+def digests(sources: Sources) -> dict[str, str]:
+    return {config.stage: program(config, sources).digest for config in CONFIGS}
 
 
 def touch(package: Path, file: str) -> None:
@@ -84,27 +94,29 @@ CONFIGS: tuple[StageConfig, ...] = (
         ("launch/base.py", set()),
     ],
 )
-def test_a_changed_file_changes_the_stages_that_read_it(package: Path, file: str, made_again: set[str]) -> None:
-    before = {config.stage: program(config, package).digest for config in CONFIGS}
+def test_a_changed_file_changes_the_stages_that_read_it(
+    package: Path, untouched: dict[str, str], file: str, made_again: set[str]
+) -> None:
     touch(package, file)
-    changed = {config.stage for config in CONFIGS if program(config, package).digest != before[config.stage]}
+    changed = {stage for stage, digest in digests(Sources(package)).items() if digest != untouched[stage]}
     assert changed == made_again
 
 
-def test_what_the_configuration_names_counts(package: Path) -> None:
+def test_what_the_configuration_names_counts() -> None:
+    sources = Sources()
     other = CERTIFICATE.model_copy(update={"suites": (SuiteFile(name="a", benchmark="arena", path="x"),)})
-    assert {"evals/suites/arena.py", "evals/suites/pairs.py"} <= program(other, package).files.keys()
-    assert "evals/suites/llmbar.py" not in program(other, package).files
+    assert {"evals/suites/arena.py", "evals/suites/pairs.py"} <= program(other, sources).files.keys()
+    assert "evals/suites/llmbar.py" not in program(other, sources).files
     batched = TrainPolicyConfig(rollout_engine="continuous_batching")
-    assert "rollouts/continuous_batching.py" in program(batched, package).files
+    assert "rollouts/continuous_batching.py" in program(batched, sources).files
     suite = HeldOutSuite(name="a", benchmark="rm_bench")
-    assert "evals/suites/rm_bench.py" in program(FilterDatasetConfig(suites=(suite,)), package).files
+    assert "evals/suites/rm_bench.py" in program(FilterDatasetConfig(suites=(suite,)), sources).files
     without = FilterDatasetConfig(suites=(suite,), contamination="off")
-    assert "evals/suites/rm_bench.py" not in program(without, package).files
+    assert "evals/suites/rm_bench.py" not in program(without, sources).files
 
 
-def test_a_library_of_another_version_is_another_program(package: Path) -> None:
-    now = program(TrainPolicyConfig(), package)
+def test_a_library_of_another_version_is_another_program() -> None:
+    now = program(TrainPolicyConfig(), Sources())
     assert {"torch", "transformers", "trl", "tokenizers", "python"} <= now.libraries.keys()
     assert "pydantic" not in now.libraries
     newer = now.model_copy(update={"libraries": now.libraries | {"trl": "999"}})
@@ -132,8 +144,9 @@ def test_every_import_of_every_source_is_seen() -> None:
 
 
 def test_data_files_are_opened_as_resources_only_and_each_belongs_to_a_stage() -> None:
-    names = {name for stage in CONTAINER_STAGES for name in Sources().files_of(stage)[0]}
-    assert {name for name in Sources()._files if not name.endswith(".py")} <= names
+    sources = Sources()
+    names = {name for stage in CONTAINER_STAGES for name in sources.files_of(stage)[0]}
+    assert {name for name in sources._files if not name.endswith(".py")} <= names
     this = ("contracts/programs.py",)
     by_path = [
         path.relative_to(PACKAGE).as_posix()

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from containers.contracts.configs.parts.row_filters import SplitName, slice_of
 
+pytestmark = pytest.mark.stages
+
 ENDS = st.none() | st.integers(-100, 100)
 
 

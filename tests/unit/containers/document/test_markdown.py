@@ -135,6 +135,7 @@ def test_a_row_of_the_wrong_width_is_refused() -> None:
         Table(heads("a", "b"), (("only one",),))
 
 
+@pytest.mark.waits
 def test_what_the_orchestrator_shows_loads_neither_torch_nor_matplotlib_nor_prefect() -> None:
     rooms = "certificate_page, data, gates, machines, policy, stages, training"
     heavy = "{'torch', 'matplotlib', 'prefect'}"

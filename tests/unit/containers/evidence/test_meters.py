@@ -5,6 +5,8 @@ import pytest
 from containers.evidence.meters import Meters, distinctness, limits_of, repetition
 from containers.rollouts.generate import Completion
 
+pytestmark = pytest.mark.stages
+
 
 def answer(*tokens: int) -> Completion:
     return Completion((1,), tokens, "", True)

@@ -12,6 +12,8 @@ from containers.evidence.reward_model_meters import RewardModelMeters, are_outli
 from containers.rewards.base import Answered, StateReward, Value
 from containers.rollouts.generate import Completion
 
+pytestmark = pytest.mark.stages
+
 
 class WordsReward(StateReward):
     """Its states are drawn around the number in a text; its score is the number of words, at most `room`."""

@@ -82,6 +82,7 @@ def test_an_equal_policy_is_trusted_or_distrusted_in_at_most_a_tenth_of_the_look
     assert 0.02 < better < 0.05
 
 
+@pytest.mark.waits
 def test_the_gain_that_a_look_shows_is_that_of_simulated_looks() -> None:
     generator = np.random.default_rng(2)
     shown = 0
@@ -95,6 +96,7 @@ def _drawn(generator: np.random.Generator, number: int, win_rate: float) -> Tall
     return Tally(wins=wins, losses=number - wins)
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize(("num_pairs", "least"), [(64, 0.624), (256, 0.5615), (1000, 0.531)])
 def test_more_pairs_show_smaller_gains(num_pairs: int, least: float) -> None:
     found = least_shown(num_pairs=num_pairs)

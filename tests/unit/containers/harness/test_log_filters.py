@@ -18,6 +18,8 @@ from containers.launch.environment import stage_environment
 from tests.unit.factories.spec_factory import CPU, colour_rows, make_spec, write_pairs
 from tests.unit.factories.tiny_policy import save_causal_model
 
+pytestmark = pytest.mark.stages
+
 RENAMED = (
     "`is_gradient_checkpointing` is deprecated and will be removed in v6. Use `is_activation_checkpointing` instead."
 )

@@ -19,6 +19,8 @@ from containers.rewards.base import Answered
 from containers.rollouts.generate import Completion
 from tests.unit.factories.spec_factory import make_context
 
+pytestmark = pytest.mark.stages
+
 
 def row(place: int, by: str, choice: str, *, policy_first: bool = True) -> dict[str, Any]:
     return {"place": place, "by": by, "choice": choice, "policy_first": policy_first}

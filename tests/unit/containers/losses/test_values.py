@@ -9,6 +9,8 @@ from torch import Tensor
 
 from containers.losses.values import discounted, explained_variance, gae, value_error
 
+pytestmark = pytest.mark.stages
+
 
 def one(*numbers: float) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float)

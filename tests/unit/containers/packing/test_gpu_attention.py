@@ -10,6 +10,8 @@ from containers.packing import attention as packed_attention
 from containers.packing.attention import packed_tree_attention, shares_keys_fused
 from containers.packing.trees import Tree
 
+pytestmark = pytest.mark.stages
+
 TREES = (Tree(start=0, trunk=5, branches=(3, 4)), Tree(start=12, trunk=0, branches=(2, 6)))
 TOKENS = TREES[-1].end
 

@@ -10,6 +10,8 @@ from containers.rewards.base import Answered, NoValue, Reward, StartedTerm, Valu
 from containers.rewards.judging import judge
 from tests.unit.factories.prompt_factory import answered
 
+pytestmark = pytest.mark.stages
+
 
 class Listed(Reward):
     """Gives each text the value that stands in a table, and remembers what it was given."""

@@ -1,7 +1,10 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.scoring.batches import length_batches
+
+pytestmark = pytest.mark.stages
 
 lengths = st.lists(st.integers(1, 300), max_size=60)
 

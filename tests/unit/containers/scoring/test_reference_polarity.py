@@ -19,6 +19,8 @@ from tests.unit.factories.made_reward_models import MAX_POSITIONS, token_counter
 from tests.unit.factories.spec_factory import make_context
 from tests.unit.factories.tiny_policy import save_causal_model, tiny_tokenizer
 
+pytestmark = pytest.mark.stages
+
 REFERENCE = {"reference_reward_model": {"path": "somewhere"}, "max_length": 512}
 
 

@@ -22,6 +22,8 @@ from containers.formatting import size
 from containers.harness.measure import drift_message, measure_contract
 from containers.stages.entry import _finish, _finish_rank
 
+pytestmark = pytest.mark.waits
+
 KEY = "a" * 64
 
 

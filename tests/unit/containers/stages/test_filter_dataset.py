@@ -58,6 +58,7 @@ def test_each_of_the_58_defects_is_kept_or_dropped_as_decided(tmp_path: Path, sh
     assert_every_row_is_counted(done.funnel)
 
 
+@pytest.mark.waits
 @pytest.mark.shared_data
 def test_real_rows_are_english_and_every_one_is_accounted_for(tmp_path: Path, shared_data: Path) -> None:
     inputs = {
@@ -157,6 +158,7 @@ def test_blank_lines_are_counted_but_make_no_file_suspect(tmp_path: Path, hundre
     assert_every_row_is_counted(done.funnel)
 
 
+@pytest.mark.waits
 def test_millions_of_rows_without_columns_behind_good_ones_are_refused_before_they_fill_the_memory(
     tmp_path: Path,
 ) -> None:

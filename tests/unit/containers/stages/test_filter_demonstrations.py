@@ -177,6 +177,7 @@ def test_too_few_rows_are_refused_with_the_reason_that_took_most(tmp_path: Path)
     assert "`language` holds: german 40. filter_demonstrations.languages names: english." in str(caught.value)
 
 
+@pytest.mark.waits
 def test_the_solutions_of_gsm8k_are_learnt_but_for_those_of_the_held_out_problems(
     tmp_path: Path, shared_data: Path
 ) -> None:

@@ -100,6 +100,7 @@ def digest_of(folder: Path) -> str:
     return found.hexdigest()[:16]
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_the_same_rows_and_settings_give_what_they_always_gave(
     case: Callable[[Path, Path], tuple[Inputs, dict[str, Any]]], tmp_path: Path, shared_data: Path

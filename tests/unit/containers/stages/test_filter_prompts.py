@@ -148,6 +148,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
         assert one.rows(part) == other.rows(part)
 
 
+@pytest.mark.waits
 def test_real_problems_keep_their_answers(tmp_path: Path, shared_data: Path) -> None:
     found = Run(
         tmp_path,

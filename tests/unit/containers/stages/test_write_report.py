@@ -215,6 +215,8 @@ def test_run_returns_the_size_of_the_page_and_the_number_of_its_figures(whole: M
     assert metrics["report_size"].unit == "bytes"
 
 
+@pytest.mark.waits
+@pytest.mark.usefixtures("drawn_anew")
 def test_the_same_run_gives_the_same_page(whole: MadeRun, passed: Page) -> None:
     assert render(whole).source == passed.source
 

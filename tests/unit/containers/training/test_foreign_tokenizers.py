@@ -9,6 +9,8 @@ import pytest
 
 from tests.unit.factories.tiny_policy import tiny_tokenizer
 
+pytestmark = pytest.mark.stages
+
 _PROGRAM = """
 import sys
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The command line is what people meet first: real processes, real exit codes, one message and no traceback."""
+"""The command line is what people meet first: real processes, real exit codes, one message and no traceback.
+
+Those of `warm_rlhf` have the imports behind them; the others start as a person starts them.
+"""
 
 import shlex
 import subprocess
@@ -6,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fakes.warm_rlhf import WarmRlhf
 
 from flows.cli.main import build_parser
 from flows.cli.registry import COMMANDS
@@ -61,23 +65,23 @@ def test_plan_prints_the_plan(project: Path) -> None:
     assert "174.6M" in ran.stdout
 
 
-def test_a_wrong_configuration_ends_with_2_and_one_message(project: Path, tmp_path: Path) -> None:
+def test_a_wrong_configuration_ends_with_2_and_one_message(project: Path, tmp_path: Path, warm_rlhf: WarmRlhf) -> None:
     path = write_run(tmp_path, train_policy={"betta": 1, "lora": {"r": 8}})
     for command in ("plan", "run", "check", "report"):
-        ran = rlhf(command, "-c", str(path), cwd=project)
+        ran = warm_rlhf(command, "-c", str(path), cwd=project)
         assert ran.returncode == 2
         assert ran.stdout == ""
         assert ran.stderr == f"{path} has 1 mistake:\n  train_policy.betta: unknown key. Did you mean `beta`?\n"
 
 
-def test_an_impossible_schedule_ends_with_2_before_anything_starts(project: Path) -> None:
+def test_an_impossible_schedule_ends_with_2_before_anything_starts(project: Path, warm_rlhf: WarmRlhf) -> None:
     steps = [
         "--set",
         "train_reward_model.schedule.eval_steps=200",
         "--set",
         "train_reward_model.schedule.save_steps=400",
     ]
-    ran = rlhf("plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", *steps, cwd=project)
+    ran = warm_rlhf("plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", *steps, cwd=project)
     assert ran.returncode == 2
     assert "the run has 180 steps" in ran.stderr
     assert "Traceback" not in ran.stderr
@@ -158,9 +162,9 @@ def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
     ],
 )
 def test_what_a_newcomer_gets_wrong_is_said_in_words_with_what_was_meant(
-    words: list[str], said: str, project: Path
+    words: list[str], said: str, project: Path, warm_rlhf: WarmRlhf
 ) -> None:
-    ran = rlhf(*words, cwd=project)
+    ran = warm_rlhf(*words, cwd=project)
     assert ran.returncode == 2, ran.stdout
     assert said in ran.stderr
     for raw in ("Traceback", "usage:", "invalid choice", "unrecognized arguments", "environment.0.1"):
@@ -169,14 +173,14 @@ def test_what_a_newcomer_gets_wrong_is_said_in_words_with_what_was_meant(
 
 
 @pytest.mark.parametrize("action", ["ls", "verify", "gc"])
-def test_a_store_that_is_not_there_is_no_empty_store(action: str, tmp_path: Path) -> None:
-    ran = rlhf("cache", action, "--store", "nope", cwd=tmp_path)
+def test_a_store_that_is_not_there_is_no_empty_store(action: str, tmp_path: Path, warm_rlhf: WarmRlhf) -> None:
+    ran = warm_rlhf("cache", action, "--store", "nope", cwd=tmp_path)
     assert ran.returncode == 2
     assert "nope does not exist. Name the run.store_dir of your runs with --store" in ran.stderr
 
 
-def test_missing_demo_data_says_what_writes_it(project: Path, tmp_path: Path) -> None:
-    ran = rlhf("run", "-c", str(project / "configs/runs/demo.yaml"), cwd=tmp_path)
+def test_missing_demo_data_says_what_writes_it(project: Path, tmp_path: Path, warm_rlhf: WarmRlhf) -> None:
+    ran = warm_rlhf("run", "-c", str(project / "configs/runs/demo.yaml"), cwd=tmp_path)
     assert ran.returncode == 1
     for name in ("dataset.train", "evaluate_reward_model.suites"):
         (line,) = (line for line in ran.stdout.splitlines() if line.strip().startswith(name))

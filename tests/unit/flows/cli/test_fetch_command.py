@@ -114,6 +114,7 @@ def test_a_disk_that_is_too_small_is_seen_before_the_first_byte(
     assert "model.safetensors" not in place.hub.downloads()
 
 
+@pytest.mark.waits
 def test_a_download_that_breaks_goes_on_with_the_next_fetch(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.hub.cut_off_after = len(WEIGHTS) // 2
     assert place.fetch() == 1

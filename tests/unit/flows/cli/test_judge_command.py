@@ -16,6 +16,8 @@ from tasks.judges.people import PeopleChoices, ask_people
 from tasks.judges.verdicts import VERDICTS_FOLDER
 from tests.unit.factories.run_files import write_run
 
+pytestmark = pytest.mark.stages
+
 PEOPLE = {"judges": [{"type": "people", "num_pairs": 8}]}
 
 

@@ -148,6 +148,7 @@ def test_an_unknown_word_ends_with_2_and_a_near_match(word: str, hint: str, caps
     assert told.err.startswith(f"`{word}`: no section has this name, and no key contains it. {hint}")
 
 
+@pytest.mark.waits
 def test_it_loads_nothing_heavy() -> None:
     code = "import flows.cli.keys, sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())

@@ -40,6 +40,7 @@ def test_a_failure_of_its_own_is_no_ending() -> None:
     _raise_ending_behind(ValueError("no report"))
 
 
+@pytest.mark.waits
 def test_a_process_whose_libraries_wait_for_a_lost_server_ends_within_seconds(project: Path, tmp_path: Path) -> None:
     code = (
         "import sys, threading, time; from flows.cli import main as cli\n"

@@ -153,6 +153,7 @@ def test_flipping_inverts_every_label_but_no_labelled_pair(tmp_path: Path) -> No
             }
 
 
+@pytest.mark.waits
 def test_a_language_detector_takes_our_texts_for_english_and_the_foreign_ones_not(demo: DemoData) -> None:
     judge = LanguageJudge(("english",))
     rows = parsed(demo.train)

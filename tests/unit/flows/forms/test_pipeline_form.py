@@ -1,6 +1,7 @@
 """A form in Prefect is the run configuration seen through a keyhole: same bounds, same words, nothing of its own."""
 
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -36,9 +37,14 @@ def keys(form: Any) -> dict[str, SetsKey]:
     }
 
 
+@cache
+def _whole_schema() -> dict[str, Any]:
+    return RunConfig.model_json_schema()
+
+
 def in_run_config(key: str) -> dict[str, Any]:
     """The JSON schema of a key, walked by hand through the schema of the whole configuration."""
-    whole = RunConfig.model_json_schema()
+    whole = _whole_schema()
     place: dict[str, Any] = whole
     for part in key.split("."):
         place = _real(place, whole)["properties"][part]

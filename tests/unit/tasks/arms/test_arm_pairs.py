@@ -33,7 +33,7 @@ def result(
     )
     config = run_config(f"{name}-{seed}", output_dir=made / "out", store_dir=folder / "store")
     record = PipelineRecord(run_id="1", run_name=name, started_at="", command="", config_yaml="", stages=records)
-    return ArmResult(Arm(name, seed, name, {}, LoadedConfig(config, "", folder / "run.yaml")), record)
+    return ArmResult(Arm(name, seed, name, {}, LoadedConfig(config, folder / "run.yaml")), record)
 
 
 @pytest.fixture

@@ -1,48 +1,42 @@
 """`--debug` on the command line, and a chat template by its name: what a person types must reach the run."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fakes.warm_rlhf import WarmRlhf
 
 from tasks.config.errors import InvalidConfigError
 from tasks.config.loading import load_run_config
 from tests.unit.factories.run_files import write_run
 
 
-def _rlhf(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flows.cli.main", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
-
-
 @pytest.mark.waits
-def test_the_plan_of_a_debug_run_shows_that_it_is_one(project: Path) -> None:
-    ran = _rlhf("plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", "--debug", cwd=project)
+def test_the_plan_of_a_debug_run_shows_that_it_is_one(project: Path, warm_rlhf: WarmRlhf) -> None:
+    ran = warm_rlhf("plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", "--debug", cwd=project)
     assert ran.returncode == 0, ran.stderr
     assert "Plan of helpsteer3-qwen3-8b-debug" in ran.stdout
     assert "2 steps (exact)" in ran.stdout
 
 
-def test_a_debug_run_says_at_its_start_what_it_is(project: Path, tmp_path: Path) -> None:
+def test_a_debug_run_says_at_its_start_what_it_is(project: Path, tmp_path: Path, warm_rlhf: WarmRlhf) -> None:
     """Its data is not there, so it goes no further."""
-    ran = _rlhf("run", "-c", str(write_run(tmp_path)), "--debug", cwd=tmp_path)
+    ran = warm_rlhf("run", "-c", str(write_run(tmp_path)), "--debug", cwd=tmp_path)
     assert ran.returncode != 0
     assert ran.stdout.startswith("Debug run small-debug: 2 steps of each training")
 
 
 @pytest.mark.waits
-def test_full_shapes_are_an_option_of_their_own_so_that_a_step_may_follow(project: Path, tmp_path: Path) -> None:
-    ran = _rlhf("run", "-c", str(write_run(tmp_path)), "--debug-full", cwd=tmp_path)
+def test_full_shapes_are_an_option_of_their_own_so_that_a_step_may_follow(tmp_path: Path, warm_rlhf: WarmRlhf) -> None:
+    ran = warm_rlhf("run", "-c", str(write_run(tmp_path)), "--debug-full", cwd=tmp_path)
     assert ran.stdout.startswith("Debug run small-debug-full at full shapes: 2 steps of each training")
-    step = _rlhf("step", "-c", str(write_run(tmp_path)), "--debug", "40", cwd=tmp_path)
+    step = warm_rlhf("step", "-c", str(write_run(tmp_path)), "--debug", "40", cwd=tmp_path)
     assert "invalid" not in step.stderr and "--debug" not in step.stderr
 
 
 @pytest.mark.waits
-def test_commands_that_move_a_champion_know_no_debug(project: Path) -> None:
+def test_commands_that_move_a_champion_know_no_debug(project: Path, warm_rlhf: WarmRlhf) -> None:
     for command in ("retrain", "promote", "approve"):
-        assert "--debug" not in _rlhf(command, "--help", cwd=project).stdout
+        assert "--debug" not in warm_rlhf(command, "--help", cwd=project).stdout
 
 
 def test_a_shipped_template_by_its_name_becomes_its_text(
@@ -70,8 +64,8 @@ def test_an_unknown_template_is_told_with_the_override_that_named_it(
     ]
 
 
-def test_the_plan_of_a_head_trained_alone_reckons_with_frozen_weights(project: Path) -> None:
+def test_the_plan_of_a_head_trained_alone_reckons_with_frozen_weights(project: Path, warm_rlhf: WarmRlhf) -> None:
     settings = ["--set", "train_reward_model.trainable=head", "--set", "train_reward_model.lora=null"]
-    ran = _rlhf("plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", *settings, cwd=project)
+    ran = warm_rlhf("plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", *settings, cwd=project)
     assert ran.returncode == 0, ran.stderr
     assert "trained parameters 4.1K = 4,096 (exact; 0.00%)" in " ".join(ran.stdout.split())

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from fakes.recording_server import RecordingServer
 from huggingface_hub import constants
-from mlflow import MlflowClient
 
 from flows.servers.access import usable_address
 from flows.servers.process import ServerError
@@ -120,6 +119,8 @@ def test_scheme_host_and_port_have_to_be_the_same(own: str, named: str, same: bo
 def test_logins_that_lie_in_files_stay_there(
     stranger: RecordingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mlflow import MlflowClient
+
     (tmp_path / ".netrc").write_text("default login ada password canary-41d7\n")
     (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setenv("NETRC", "")
@@ -137,6 +138,8 @@ def test_logins_that_lie_in_files_stay_there(
 
 
 def test_a_redirect_takes_no_login_along(stranger: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with RecordingServer(redirects_to=stranger.url) as own:
         set_all(monkeypatch, {**LOGINS["mlflow"][0], "MLFLOW_TRACKING_URI": own.url})

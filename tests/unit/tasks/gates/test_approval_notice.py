@@ -1,5 +1,7 @@
 """A block that is not there is told before anything is spent, and only what was looked up is called there."""
 
+import pytest
+
 from tasks.config.gates import Gates
 from tasks.gates.notice import block_finding, notify_blocks
 
@@ -23,6 +25,7 @@ def test_without_a_server_the_block_is_said_to_be_looked_up_later() -> None:
     assert "looked up once the run has started Prefect" in row.found
 
 
+@pytest.mark.waits
 def test_a_server_that_does_not_answer_makes_the_block_neither_there_nor_missing() -> None:
     row = block_finding("policy", "slack-webhook/ml", NOBODY_LISTENS)
     assert row.verdict == "warning"

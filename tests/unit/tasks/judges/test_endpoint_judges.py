@@ -22,6 +22,8 @@ from tasks.judges import endpoint as module
 from tasks.judges.verdicts import collected, known_verdicts
 from tasks.sources.errors import SourceNotFoundError, UnusableSourceError
 
+pytestmark = pytest.mark.stages
+
 KEY = "sk-judge-0123456789abcdef"
 
 

@@ -16,6 +16,8 @@ from flows.cli.judge import judge_pairs
 from tasks.judges.people import PeopleChoices, ask_people, people_of_run, peoples_input
 from tasks.sources.errors import SourceNotFoundError
 
+pytestmark = pytest.mark.stages
+
 PAIRS = 40
 JUDGE = PeopleJudge(num_pairs=16, num_people=2)
 

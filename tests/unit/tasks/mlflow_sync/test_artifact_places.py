@@ -15,6 +15,8 @@ from tasks.mlflow_sync.parts import send_part
 from tasks.mlflow_sync.undelivered import FileSource, UndeliveredRun
 from tests.unit.factories.champion_factory import make_book
 
+pytestmark = pytest.mark.waits
+
 RUN, MODEL = "a1" * 16, "m-" + "b2" * 16
 OWN = "http://mlflow.example.org:5000"
 

@@ -21,6 +21,8 @@ from tasks.run.state import PipelineRun
 from tasks.sources.errors import UnusableSourceError
 from tests.unit.tasks.judges.test_endpoint_judges import Served, prefers_good, served
 
+pytestmark = pytest.mark.stages
+
 __all__ = ["served"]
 
 ROWS = [

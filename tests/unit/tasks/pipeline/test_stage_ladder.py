@@ -25,6 +25,8 @@ from tasks.run.runtime import CodeIdentity
 from tasks.run.state import PipelineRun
 from tests.unit.factories.run_config import run_config
 
+pytestmark = pytest.mark.waits
+
 STAGE = StageName.TRAIN_REWARD_MODEL
 CONFIG = TrainRewardModelConfig(gradient_checkpointing=False, global_batch_size=32)
 FOUR_GPUS = GpuProfile(name="4x48gb", num_gpus=4, num_processes=4, max_per_device_batch_size=4)

@@ -25,6 +25,8 @@ from tasks.run.runtime import CodeIdentity
 from tasks.run.state import PipelineRun
 from tests.unit.factories.run_config import run_config
 
+pytestmark = pytest.mark.waits
+
 STAGE = StageName.EVALUATE_REWARD_MODEL
 A, B = "GPU-5f3c1e0a-0000-4000-8000-00000000000a", "GPU-5f3c1e0a-0000-4000-8000-00000000000b"
 PROFILE = GpuProfile(name="1x48gb", num_gpus=1, gpu_memory_gib=48, shm_size_gib=0.01)

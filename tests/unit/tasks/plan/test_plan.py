@@ -204,6 +204,7 @@ def test_a_missing_tokenizer_file_is_said_so(tmp_path: Path) -> None:
     assert draft_plan(loaded.config).disk_bytes == 0
 
 
+@pytest.mark.waits
 def test_planning_imports_neither_torch_nor_prefect(project: Path, tmp_path: Path) -> None:
     run_on(tmp_path, [pair(100, 20, 30)] * 150)
     code = (

@@ -28,6 +28,7 @@ def _changes(plan: RunPlan, stage: str) -> list[tuple[str, ...]]:
     return [choice.changes for choice in plan.choices if choice.stage.value == stage]
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("profile", ["1x24gb", "7x48gb", "8x80gb"])
 def test_each_proposal_can_be_set_and_has_the_memory_and_time_that_it_says(profile: str) -> None:
     plan = _plan(profile)

@@ -1,10 +1,9 @@
 """What cannot fit, or cannot be had, is refused in one sentence with the key to change and the nearest value."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fakes.warm_rlhf import WarmRlhf
 
 from containers.contracts.hardware import GIB
 from containers.contracts.names import StageName
@@ -214,10 +213,11 @@ def test_the_schedule_that_users_bring_along_is_refused_on_each_profile_with_its
         (("train_policy.lora=null",), "train_policy.lora"),
     ],
 )
-def test_the_command_says_one_clean_sentence_and_ends_with_2(settings: tuple[str, ...], key: str) -> None:
+def test_the_command_says_one_clean_sentence_and_ends_with_2(
+    settings: tuple[str, ...], key: str, project: Path, warm_rlhf: WarmRlhf
+) -> None:
     options = [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, "-m", "flows.cli.main", "plan", "-c", PRODUCTION, "--profile", "7x48gb", *options]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ran = warm_rlhf("plan", "-c", PRODUCTION, "--profile", "7x48gb", *options, cwd=project)
     assert (ran.returncode, ran.stdout) == (2, "")
     head, line, *rest = ran.stderr.splitlines()
     assert (head, rest) == (f"{PRODUCTION} has 1 mistake:", [])

@@ -22,6 +22,8 @@ from tasks.sources.adapter_folders import (
 )
 from tasks.store.history import StageHistory, StageMemory
 
+pytestmark = pytest.mark.waits
+
 WEIGHTS, LOW_RANK = b"w" * 5000, b"a" * 300
 LONG_AGO = time.time() - 30 * 86_400
 MAKER = """

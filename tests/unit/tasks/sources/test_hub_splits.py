@@ -27,6 +27,8 @@ from tasks.sources.resolve import probe_dataset, resolve_dataset
 from tasks.sources.row_samples import dataset_samples
 from tasks.sources.splits import split_files
 
+pytestmark = pytest.mark.stages
+
 
 def rows(*names: str) -> bytes:
     return "".join(

@@ -197,6 +197,7 @@ def test_something_behind_the_end_of_a_gzip_is_damage_to_check_and_stage(tmp_pat
     assert usable_rows(tmp_path / "x.jsonl.gz") == 0
 
 
+@pytest.mark.waits
 def test_a_gzip_bomb_costs_neither_memory_nor_time(tmp_path: Path) -> None:
     bomb = gzip.compress(bytes(16 * 1024**2)) * 64  # 1 GiB of zeros in one line, out of 1 MB
     tracemalloc.start()
@@ -253,6 +254,7 @@ def test_check_and_stage_say_the_same_of_an_unknown_schema(tmp_path: Path) -> No
     assert str(refused) == f"dataset.train: {stage.value}"
 
 
+@pytest.mark.waits
 def test_parquet_is_imported_only_for_a_parquet_file(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(lines(TRL))
     (tmp_path / "rows.parquet").write_bytes(parquet(TRL))

@@ -16,6 +16,8 @@ from tasks.sources.model_files import require_whole_weights
 from tasks.sources.resolve import probe_model
 from tests.unit.factories.weight_bytes import weight_bytes
 
+pytestmark = pytest.mark.stages
+
 NAME = "model.safetensors"
 
 

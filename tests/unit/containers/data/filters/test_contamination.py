@@ -245,6 +245,7 @@ def find_by_hand(
     return found
 
 
+@pytest.mark.waits
 @pytest.mark.shared_data
 def test_the_index_finds_what_comparing_every_item_with_every_prompt_finds(shared_data: Path) -> None:
     items = BENCHMARKS["rm_bench"].read(shared_data / "rmbench_pairs.jsonl.gz").items[::9]

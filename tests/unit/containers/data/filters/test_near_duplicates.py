@@ -103,6 +103,7 @@ def test_the_similarity_is_that_of_the_least_alike_part_over_different_runs() ->
     assert [item.similarity for item in near_duplicates(pair, prompts_of(pair), similarity=0.3)] == [1 / 3]
 
 
+@pytest.mark.waits
 @pytest.mark.shared_data
 def test_it_finds_just_what_comparing_every_pair_finds(shared_data: Path) -> None:
     items = read_rows(shared_data / "helpsteer3_schema_validation.jsonl.gz")

@@ -91,6 +91,7 @@ def test_wordings_that_hold_one_question_are_one_group_in_any_order(seed: int, n
     assert len(groups_of(wordings[::-1], beside=OTHERS[::-1])) == 1
 
 
+@pytest.mark.waits
 def test_the_simulation_finds_what_it_should_and_is_repeatable() -> None:
     few = Words(1, num_others=40)
     measured = [*quotations(few, 1), *templates(few, 1), *unrelated(Words(1), 1), *splits(Words(1), 1)]

@@ -155,6 +155,7 @@ def repeating_by_hand(texts: list[list[str]], overlap: float) -> set[tuple[int, 
     return found
 
 
+@pytest.mark.waits
 @pytest.mark.shared_data
 def test_the_numbers_of_runs_find_what_comparing_every_pair_finds(shared_data: Path) -> None:
     rows = [item.row for item in read_rows(shared_data / "hh_harmless.jsonl.gz") if item.row is not None]

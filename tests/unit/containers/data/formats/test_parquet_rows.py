@@ -120,6 +120,7 @@ BOMBS: list[Callable[[Path], Path]] = [flat, late, nested_differences, nested, d
 BOMBS += [false_footer, false_footer_of_entries]
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("make", BOMBS, ids=lambda make: make.__name__)
 def test_a_file_that_would_fill_the_memory_is_refused_or_its_row_left_out_in_bounded_memory(
     tmp_path: Path, make: Callable[[Path], Path]
@@ -183,6 +184,7 @@ def test_rows_of_a_suspicious_file_that_turns_out_harmless_are_read_as_they_are(
     assert [line.reason for line in read_lines(path)] == ["line_too_long"] + [""] * (len(places) - 1)
 
 
+@pytest.mark.waits
 def test_thousands_of_columns_and_row_groups_are_read(tmp_path: Path) -> None:
     wide = write(tmp_path / "wide.parquet", pa.table({f"c{number}": ["x"] for number in range(3000)}))
     (line,) = read_lines(wide)
@@ -191,6 +193,7 @@ def test_thousands_of_columns_and_row_groups_are_read(tmp_path: Path) -> None:
     assert [line.value for line in read_lines(cut)] == [{"a": number} for number in range(2000)]
 
 
+@pytest.mark.waits
 def test_a_hostile_schema_is_refused(tmp_path: Path) -> None:
     deep = pa.int32()
     for _ in range(150):

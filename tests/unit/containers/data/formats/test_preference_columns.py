@@ -90,6 +90,7 @@ def test_no_columns_at_all_are_said_so() -> None:
         schema_of([[], []], file="x")
 
 
+@pytest.mark.waits
 def test_importing_it_loads_nothing_heavy() -> None:
     code = "import sys, containers.data.formats.columns; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())

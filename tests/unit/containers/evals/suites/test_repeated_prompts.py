@@ -77,6 +77,7 @@ def _width(metric: Metric) -> float:
     return metric.ci_high - metric.ci_low
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("name", list(SUBSETS))
 def test_rows_that_repeat_change_no_figure_and_narrow_no_interval(name: str) -> None:
     once, repeated = _evaluated(name, copies=1), _evaluated(name, copies=COPIES)

@@ -92,6 +92,7 @@ def test_without_a_daemon_the_message_says_how_to_get_one_or_do_without(
         connect()
 
 
+@pytest.mark.waits
 def test_importing_the_wall_imports_neither_torch_nor_prefect() -> None:
     program = (
         "import sys; import containers.launch.docker.runtime, containers.launch.process, containers.launch.collect; "

@@ -23,6 +23,7 @@ class Orphan:
     name = "stage"
 
 
+@pytest.mark.waits
 def test_a_container_that_cannot_be_removed_is_waited_for_as_long_as_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
