@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.gpu.stages import BareStages, say
+from benchmarks.gpu.stages import say
 from benchmarks.learning import PAGE, run_of
 from benchmarks.provenance import commit
 from benchmarks.speed_table import write_part
@@ -29,6 +29,7 @@ from containers.contracts.names import (
 )
 from containers.contracts.records import JudgeFigures, PolicyEvaluation
 from flows.demo.sums import write_sums
+from tasks.checks.bare_stages import BareStages
 from tasks.pipeline.stages import BY_NAME, STAGES, walk
 
 GRPO = "grpo, no critic"

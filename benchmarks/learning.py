@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.stages import BareStages, say
+from benchmarks.gpu.stages import say
 from benchmarks.provenance import commit
 from benchmarks.speed_table import write_part
 from containers.contracts.configs.parts.policy_algorithms import POLICY_ALGORITHMS
 from containers.contracts.names import POLICY_EVALUATION_FILE, StageName
 from containers.contracts.records import ComparedTerm, PolicyEvaluation
 from flows.demo.sums import HELD_OUT_PREFIX, PAIRS_FILE, PROMPTS_FILE, write_sums
+from tasks.checks.bare_stages import BareStages
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
 from tasks.pipeline.stages import BY_NAME, STAGES, walk

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from benchmarks.gpu.stages import BareStages, say
+from benchmarks.gpu.stages import say
 from benchmarks.provenance import commit, when_and_where
 from containers.contracts.evidence import Evidence
 from containers.contracts.names import COMPLETIONS_FILE, EVIDENCE_FILE, POLICY_EVALUATION_FILE, StageName
@@ -27,6 +27,7 @@ from containers.contracts.outcome import Metric
 from containers.contracts.records import PolicyEvaluation
 from flows.demo.gold import PLANT, score
 from flows.demo.rows import write_demo_data
+from tasks.checks.bare_stages import BareStages
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
 from tasks.pipeline.stages import BY_NAME, STAGES, walk

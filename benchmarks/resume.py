@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.stages import BareStages
 from benchmarks.learning import BEFORE, run_of
 from benchmarks.provenance import commit
 from benchmarks.speed_table import write_part
@@ -27,6 +26,7 @@ from containers.contracts.names import CURVES_FILE, MODEL_FOLDER, StageName
 from containers.launch.process import ProcessRuntime
 from containers.report.curves import Curves, read_curves
 from flows.demo.sums import write_sums
+from tasks.checks.bare_stages import BareStages
 from tasks.config.run import RunConfig
 from tasks.pipeline.stages import BY_NAME, STAGES, walk
 

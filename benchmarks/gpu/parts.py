@@ -20,7 +20,6 @@ import psutil
 import torch
 
 from benchmarks.gpu import numbers, speeds
-from benchmarks.gpu.stages import BareStages, StageBrokeError
 from benchmarks.made_text import question, words
 from benchmarks.speed_place import CPU, GPU
 from containers.contracts.names import (
@@ -32,7 +31,9 @@ from containers.contracts.names import (
     StageName,
 )
 from containers.contracts.spec import ArtifactRef
+from containers.selftest.comparison import weights_apart
 from containers.training.checkpoints import CHECKPOINT_MANIFEST_FILE, CHECKPOINT_PREFIX
+from tasks.checks.bare_stages import BareStages, StageBrokeError
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
 from tasks.pipeline.stages import BY_NAME, STAGES, walk
@@ -185,7 +186,7 @@ def policies(work: Work) -> None:
     for name, future in zip(_REPEATED, (others["again"], resumed), strict=True):
         if (artifact := future.result()) is not None:
             weights = Path(ADAPTER_FOLDER) / _ADAPTER_WEIGHTS
-            apart = numbers.weights_apart(Path(artifact.path) / weights, first / weights)
+            apart = weights_apart(Path(artifact.path) / weights, first / weights)
             losses = numbers.curves_apart(Path(artifact.path) / CURVES_FILE, first / CURVES_FILE)
             work.report({"what": f"train_policy, {name}, beside the first", **apart, "losses apart": losses})
             distances[name] = apart["relative"]

@@ -50,6 +50,7 @@ TOKEN_VARIABLE = "RLHF_STAGE_TOKEN"  # noqa: S105 - a name
 # Inside a stage's work folder (the one folder that the stage may write).
 OUTPUT_FOLDER = "output"
 CHECKPOINTS_FOLDER = "checkpoints"
+CHECKPOINT_MANIFEST_FILE = "checkpoint_manifest.json"
 TENSORBOARD_FOLDER = "tensorboard"
 OUTCOME_FILE = "outcome.json"
 # Each rank but the first writes its failure here, with its rank for the star, for rank 0 and the orchestrator.

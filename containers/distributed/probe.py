@@ -12,7 +12,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -52,8 +52,13 @@ class WrongSumError(StageError):
     kind = FailureKind.MISSING_PREREQUISITE
 
 
-def measure_collectives(profile: GpuProfile, device: torch.device) -> Collectives:
+def measure_collectives(
+    profile: GpuProfile, device: torch.device, *, sizes: Sequence[int] = SIZES_BYTES
+) -> Collectives:
     """All-reduce each size over all ranks; return the measurements. Needs a process group; all ranks must call it.
+
+    Args:
+        sizes: bytes.
 
     Raises:
         RanksApartError: an all-reduce took more than a minute; names the setting to change.
@@ -62,13 +67,13 @@ def measure_collectives(profile: GpuProfile, device: torch.device) -> Collective
     started = time.monotonic()
     output = _Output()
     with _limited(profile, output), _ShmUse() as shm, _nccl_speaks(device, output):
-        sizes = tuple(_measured(size, device, profile, output) for size in SIZES_BYTES)
+        measured = tuple(_measured(size, device, profile, output) for size in sizes)
         transports = transports_in(output.text)
     return Collectives(
         backend="nccl" if device.type == "cuda" else "gloo",
         num_processes=distributed.get_world_size(),
         transports=transports,
-        sizes=sizes,
+        sizes=measured,
         shm_total_bytes=shm.total_bytes,
         shm_used_bytes=shm.used_bytes,
         duration_s=time.monotonic() - started,

@@ -224,7 +224,7 @@ def _first_cause(spec: StageSpec, failure: StageFailure) -> StageFailure:
     return telling[0] if telling else failure
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """End the process without finalising the interpreter: all is written, and a finished stage must not hang.
 
     torch threads that need the interpreter during its finalisation abort the process or hang it (pytorch issue 190489).
@@ -239,4 +239,4 @@ def _leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _leave(main())
+    leave(main())

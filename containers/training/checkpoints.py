@@ -15,12 +15,12 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from containers.contracts.base import Frozen
 from containers.contracts.digests import UnsafeFileError, file_entries, regular_files, write_atomically
 from containers.contracts.manifest import FileEntry
+from containers.contracts.names import CHECKPOINT_MANIFEST_FILE as CHECKPOINT_MANIFEST_FILE
 from containers.contracts.names import TRAINER_STATE_FILE
 from containers.contracts.spec import StageSpec
 from containers.harness.errors import MissingPrerequisiteError
 from containers.harness.recorder import Recorder
 
-CHECKPOINT_MANIFEST_FILE = "checkpoint_manifest.json"
 CHECKPOINT_PREFIX = "checkpoint-"
 _DISCARDED_PREFIX = "discarded-"
 _SET_ASIDE_PREFIX = "damaged-"

@@ -1,7 +1,8 @@
-"""`rlhf doctor` and `fetch`: make a machine ready: measure its ranks, download what runs would."""
+"""`rlhf doctor`, `selftest` and `fetch`: make a machine ready: measure it, download what runs would."""
 
 import argparse
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -11,9 +12,13 @@ from pathlib import Path
 from containers.contracts.outcome import StageFailure
 from containers.formatting import size
 from containers.launch.base import LaunchError
-from flows.cli.options import Command, add_config_options, add_run_options, load_run
-from flows.terminal import TerminalDisplay
+from flows.cli.options import Command, add_config_options, add_run_options, load_run, load_run_with_store
+from flows.cli.run import require_folders
+from flows.demo.rows import write_demo_data
+from flows.terminal import TerminalDisplay, print_table
 from tasks.checks.measure_ranks import measure_ranks, shm_advice
+from tasks.checks.selftest.run import run_selftest
+from tasks.checks.selftest.table import failure_lines, summary, table_of
 from tasks.checks.sources import NamedSource, named_sources
 from tasks.config.loading import load_run_config
 from tasks.config.logins import without_login
@@ -21,6 +26,7 @@ from tasks.display import install_display
 from tasks.run.runtime import code_identity
 from tasks.sources.errors import SourceError
 from tasks.sources.hub import HUB, hub_cache, hub_endpoint, hub_token
+from tasks.store.selftests import selftest_file
 
 _EXIT_FAILED = 1
 
@@ -51,6 +57,28 @@ def _doctor(parsed: argparse.Namespace) -> int:
         print(f"  all-reduce of {size(item.size_bytes)}: {1000 * item.median_s:.3g} ms, {speed}")
     print(shm_advice(profile, found))
     return 0
+
+
+def _selftest(parsed: argparse.Namespace) -> int:
+    """Return 0 if no probe failed. The record is kept in any case, and after Ctrl-C as far as it came."""
+    loaded = load_run_with_store(parsed)
+    config, display = loaded.config, TerminalDisplay()
+    require_folders(loaded)
+    try:
+        code = code_identity(config.runtime.kind, image=config.image)
+    except LaunchError as error:
+        sys.stderr.write(f"The self-test was not started: {error}\n")
+        return _EXIT_FAILED
+    kept = selftest_file(config.store_dir, profile=config.gpu_profile.name, host=socket.gethostname())
+    _say(f"Profile `{config.gpu_profile.name}`. Runtime: {code.reason}.")
+    _say(f"It takes a few minutes, ten at most on GPUs; Ctrl-C keeps what is known. Result: {kept}")
+    with tempfile.TemporaryDirectory(prefix="rlhf-selftest-") as folder:
+        write_demo_data(Path(folder))
+        record = run_selftest(config, code=code, data=Path(folder), say=_say)
+    display.console.print()
+    print_table(display.console, table_of(record))
+    display.say("\n".join(["", *failure_lines(record), summary(record), f"The file to send or keep: {kept}"]))
+    return _EXIT_FAILED if record.failed else 0
 
 
 @dataclass(frozen=True)
@@ -134,4 +162,5 @@ def _say(line: str) -> None:
 
 
 DOCTOR = Command(add_config_options, _doctor)
+SELFTEST = Command(add_config_options, _selftest)
 FETCH = Command(_add_fetch_options, _fetch)

@@ -54,6 +54,12 @@ COMMANDS: Mapping[str, ListedCommand] = {
         "measure how the ranks of the GPU profile reach each other here, and how much shared memory they use",
         f"{_DEMO} --profile 4x48gb",
     ),
+    "selftest": ListedCommand(
+        "machine:SELFTEST",
+        "measure a machine as the stages find it: cards, memory, kernels, ranks, steps of the run's own trainings, a "
+        "resume; one table, one file; `rlhf plan` then knows its speeds",
+        f"{_DEMO} --profile 1x80gb",
+    ),
     "serve": ListedCommand(
         "serve:SERVE",
         "start both servers, offer forms in Prefect that start runs, and execute these runs",

@@ -30,12 +30,14 @@ from tasks.mlflow_sync.start import install_mlflow_start
 from tasks.mlflow_sync.state_file import PENDING_FOLDER
 from tasks.pipeline.stages import STAGES
 from tasks.pipeline.standing_report import last_record, standing_report
+from tasks.plan.inputs.gpu_speed import missing_selftest
 from tasks.plan.run_plan import plan_run
 from tasks.prefect_sync.ledger import LEDGER_FOLDER
 from tasks.run.lock import RunFolderHeldError, refuse_held_folder
 from tasks.sources.errors import SourceError
 from tasks.store.format import NewerStoreError, require_known_store
 from tasks.store.lock import LockError
+from tasks.store.selftests import kept_selftests
 
 _EXIT_FAILED = 1
 _EXIT_WAITS = 3
@@ -58,6 +60,8 @@ def run_pipeline(loaded: LoadedConfig, *, command: str) -> int:
     if problem := why_not_started(loaded.config):
         display.say(problem)
         return _EXIT_FAILED
+    if hint := missing_selftest(plan.profile, kept_selftests(loaded.config.store_dir)):
+        display.say(hint)
     before = last_record(loaded.config.output_dir)
     try:
         settings = server_settings(loaded)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from containers.contracts.configs.parts.training import Quantization
 from containers.contracts.hardware import GIB, GpuProfile
 from containers.token_budgets import CPU_BATCH_TOKENS, gpu_batch_tokens
-from tasks.plan.inputs.gpu_speed import assumed_speed
+from tasks.plan.inputs.gpu_speed import gpu_speed
 from tasks.plan.inputs.model_shape import ModelShape, block_parameters, multiplied_parameters, total_parameters
 
 # AdamW keeps two float32 moments; gradients and trained weights are float32 as well.
@@ -27,7 +27,8 @@ _KEPT_FACTOR, _RECOMPUTED_FACTOR = 1.21, 1.7
 _QUANTIZED_BYTES: dict[Quantization, float] = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1.0}
 # Assumed: quantized layers are dequantized for each product.
 _DEQUANTIZING_FACTOR = 1.25
-_CUDA_CONTEXT_BYTES = int(1.5 * GIB)
+# Name and size of the part of the memory that is CUDA's own.
+CUDA_CONTEXT, _CUDA_CONTEXT_BYTES = "CUDA context", int(1.5 * GIB)
 # Resident in a training program before any weights: 0.7 GiB were measured on a CPU. CUDA and its libraries add to that.
 PROGRAM_BYTES = int(0.7 * GIB)
 PROGRAM_WITH_CUDA_BYTES = 3 * GIB
@@ -193,7 +194,7 @@ def scoring_memory(shape: ModelShape, profile: GpuProfile, *, tokens: int, name:
 
 def cuda_context(profile: GpuProfile) -> dict[str, int]:
     """Bytes that CUDA itself takes of a GPU."""
-    return {"CUDA context": _CUDA_CONTEXT_BYTES if profile.num_gpus else 0}
+    return {CUDA_CONTEXT: _CUDA_CONTEXT_BYTES if profile.num_gpus else 0}
 
 
 def program_bytes(profile: GpuProfile) -> int:
@@ -216,7 +217,7 @@ def training_work(load: TrainingLoad, profile: GpuProfile, *, sequences: float) 
     per_weight += 2 if load.gradient_checkpointing else 0
     operations = per_weight * multiplied_parameters(load.shape) * sequences * load.mean_tokens
     slowness = 1.0 if load.quantization is None else _DEQUANTIZING_FACTOR
-    return Work(operations, slowness * operations / (assumed_speed(profile).flops * profile.num_processes))
+    return Work(operations, slowness * operations / (gpu_speed(profile).flops * profile.num_processes))
 
 
 def optimizer_work(load: TrainingLoad, profile: GpuProfile, *, num_steps: int) -> Work:
@@ -235,7 +236,7 @@ def optimizer_work(load: TrainingLoad, profile: GpuProfile, *, num_steps: int) -
 def forward_work(shape: ModelShape, profile: GpuProfile, *, tokens: float, num_processes: int) -> Work:
     """One forward over `tokens`, without a language head."""
     operations = 2 * multiplied_parameters(shape) * tokens
-    return Work(operations, operations / (assumed_speed(profile).flops * num_processes))
+    return Work(operations, operations / (gpu_speed(profile).flops * num_processes))
 
 
 def _drawing_work(shape: ModelShape, profile: GpuProfile, *, tokens: float) -> Work:
@@ -270,8 +271,11 @@ def generation_work(
     """
     prompts = forward_work(shape, profile, tokens=sequences * prompt_tokens, num_processes=1)
     weights = frozen_bytes(shape, total, profile, quantization)
-    reading = weights / assumed_speed(profile).memory_bytes_per_s
-    starting = _SECONDS_PER_BLOCK_AND_TOKEN * (launches or 1.0) if profile.num_gpus else _SECONDS_PER_BLOCK_AND_TOKEN
+    speed = gpu_speed(profile)
+    reading = weights / speed.memory_bytes_per_s
+    starting = speed.block_token_s or _SECONDS_PER_BLOCK_AND_TOKEN
+    if profile.num_gpus:
+        starting *= launches or 1.0
     if launches is None and profile.num_gpus:
         starting = _SECONDS_IN_A_GRAPH
     if quantization is not None:

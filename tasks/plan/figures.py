@@ -14,6 +14,7 @@ from tasks.config.run import RunConfig
 from tasks.plan.estimates import Work
 from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed
 from tasks.plan.inputs.data import Count, DataSize, Origin
+from tasks.plan.inputs.gpu_speed import gpu_speed
 from tasks.plan.inputs.lengths import PairLengths
 from tasks.plan.inputs.models import FoundShape
 
@@ -175,7 +176,8 @@ def time_figure(
     if work is None:
         return Figure("time", None, "s", "unknown", missing)
     is_on_gpu = stage_profile(context.profile, stage).num_gpus > 0
-    how = "at an assumed speed" if is_on_gpu else context.cpu.short_words
+    of_gpu = "at the self-test's speed" if gpu_speed(context.profile).is_measured else "at an assumed speed"
+    how = of_gpu if is_on_gpu else context.cpu.short_words
     value = context.cpu.start_seconds + context.cpu.slowness * work.seconds
     return Figure("time", value, "s", "estimated", f"{how}, {note}" if note else how)
 

@@ -9,7 +9,7 @@ from containers.contracts.hardware import GpuProfile
 from containers.token_budgets import WIDEST_HEAD_TILE, frozen_head_tile_tokens, head_tile_words
 from tasks.plan import estimates
 from tasks.plan.estimates import Work
-from tasks.plan.inputs.gpu_speed import assumed_speed
+from tasks.plan.inputs.gpu_speed import gpu_speed
 from tasks.plan.inputs.model_shape import ModelShape
 
 # Tokens that TRL's head computes at a time.
@@ -81,7 +81,7 @@ class Head:
         ranks, numbers = self.profile.num_processes, tokens * self.shape.vocab_size
         products = operations * self.shape.hidden_size
         if self.profile.num_gpus:
-            return Work(products * numbers, products * numbers / (assumed_speed(self.profile).flops * ranks))
+            return Work(products * numbers, products * numbers / (gpu_speed(self.profile).flops * ranks))
         seconds = numbers * (cpu_seconds + products / _CPU_FLOPS) / (self.profile.num_threads * ranks)
         return Work(products * numbers, seconds)
 

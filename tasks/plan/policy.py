@@ -205,7 +205,7 @@ def _generation(context: PlanContext, load: TrainingLoad, batch: BatchPlan) -> W
         prompt_tokens=mean_prompt_tokens(context, config.max_prompt_length)
         * (_prefilled_prompts(context, config, batch) / count),
         max_tokens=config.max_completion_length,
-        launches=_launches(context, config),
+        launches=launches(context, config),
         quantization=config.quantization,
     )
     given = weights_seconds(context, load)
@@ -214,7 +214,7 @@ def _generation(context: PlanContext, load: TrainingLoad, batch: BatchPlan) -> W
     return Work(work.operations * ranks, work.seconds + given)
 
 
-def _launches(context: PlanContext, config: TrainPolicyConfig) -> float | None:
+def launches(context: PlanContext, config: TrainPolicyConfig) -> float | None:
     """How many times the kernels of a plain model generation launches for a token; None for vLLM's CUDA graphs."""
     if config.rollout_engine == "vllm":
         return None

@@ -19,7 +19,7 @@ from tasks.plan.figures import CachedWords, Figure, PlanContext, StagePlan, disk
 from tasks.plan.fit import unfit_mistakes
 from tasks.plan.inputs.cpu_speed import NOT_MEASURED, CpuSpeed, HostMemory, read_host_memory, short_memory
 from tasks.plan.inputs.data import data_size
-from tasks.plan.inputs.gpu_speed import assumed_speed, with_card_here
+from tasks.plan.inputs.gpu_speed import gpu_speed, with_card_here, with_measured_speed
 from tasks.plan.inputs.lengths import read_demonstration_lengths, read_lengths, read_prompt_lengths
 from tasks.plan.inputs.model_shape import total_parameters
 from tasks.plan.inputs.models import FoundShape, find_model_shape, find_scorer_shape, known_starts
@@ -37,6 +37,7 @@ from tasks.plan.scoring import (
 from tasks.plan.sets import plan_answer_sets, plan_evaluate_sets
 from tasks.plan.training import plan_train_dpo, plan_train_policy, plan_train_reward_model, plan_train_sft
 from tasks.sources.resolve import absent_data
+from tasks.store.selftests import kept_selftests
 
 _NO_ARTIFACTS: Mapping[StageName, Path] = {}
 
@@ -164,7 +165,7 @@ def draft_plan(
     reference = config.filter_dataset.polarity.reference_reward_model
     vocabulary_size = model.shape.vocab_size if model else None
     lengths = read_lengths(config, data, vocabulary_size=vocabulary_size, artifacts=artifacts)
-    profile = with_card_here(config.gpu_profile)
+    profile = with_measured_speed(with_card_here(config.gpu_profile), kept_selftests(config.store_dir))
     context = PlanContext(
         config,
         profile,
@@ -217,7 +218,7 @@ def draft_plan(
 
 def _assumptions(context: PlanContext) -> Iterator[str]:
     if context.profile.num_gpus:
-        yield f"speed: {assumed_speed(context.profile).words}; not measured on this machine"
+        yield f"speed: {gpu_speed(context.profile).words}"
     else:
         yield f"time: {context.cpu.words}"
     unread = _unread(context)

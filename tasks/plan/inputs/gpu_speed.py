@@ -1,4 +1,4 @@
-"""Speed of a GPU for plans: a share of its data sheet, by the card's name, or by its memory where that is unknown.
+"""Speed of a GPU for plans: measured by a self-test; else a share of its data sheet, by the card's name or memory.
 
 The figures are NVIDIA's for products of bfloat16 matrices without sparsity, summed in float32, and for memory. Shares
 of them were never measured here; NeMo AutoModel reports 41 % for LoRA on an H100.
@@ -6,8 +6,10 @@ of them were never measured here; NeMo AutoModel reports 41 % for LoRA on an H10
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from containers.contracts.configs.selftest import MeasuredSpeed, Selftest
 from containers.contracts.hardware import GpuProfile
 from containers.launch.gpus.cards import GpuReport
 from containers.launch.gpus.inventory import read_gpus
@@ -99,23 +101,78 @@ def with_card_here(profile: GpuProfile, report: GpuReport | None = None) -> GpuP
     return profile.model_copy(update={"card": names.pop()}) if len(names) == 1 else profile
 
 
+class MeasuredProfile(GpuProfile):
+    """A profile with the speed of its cards, and the self-test that measured it."""
+
+    speed: MeasuredSpeed
+    measured_by: str
+
+
+def with_measured_speed(profile: GpuProfile, selftests: Iterable[Selftest]) -> GpuProfile:
+    """The profile with the speed of the first self-test of such cards in its precision; else the profile itself."""
+    for found in of_such_cards(profile, selftests):
+        if found.speed is not None:
+            by = f"the self-test of {found.host} with profile `{found.profile}` on {found.made_at[:10]}"
+            return MeasuredProfile.model_construct(**dict(profile), speed=found.speed, measured_by=by)
+    return profile
+
+
+def of_such_cards(profile: GpuProfile, selftests: Iterable[Selftest]) -> Iterator[Selftest]:
+    """The self-tests of cards of the profile's kind, in its precision."""
+    return (
+        one
+        for one in selftests
+        if one.num_gpus and profile.num_gpus and one.precision == profile.precision and _are_alike(one, profile)
+    )
+
+
+def missing_selftest(profile: GpuProfile, selftests: Iterable[Selftest]) -> str:
+    """A sentence for a run on GPUs that no self-test has measured; empty for other runs."""
+    if not profile.num_gpus or any(of_such_cards(profile, selftests)):
+        return ""
+    return (
+        f"No self-test of such GPUs is in the store (profile `{profile.name}`): `rlhf selftest` with the same options "
+        "finds in ten minutes what would end this run in hours, and the plan then has measured speeds."
+    )
+
+
+def _are_alike(selftest: Selftest, profile: GpuProfile) -> bool:
+    card, _ = card_of(profile)
+    known = card_named(selftest.card)
+    return profile.card == selftest.card if known is None else known == card
+
+
 @dataclass(frozen=True)
-class AssumedSpeed:
-    """Assumed speed of one GPU or of the CPU; not measured on this machine."""
+class GpuSpeed:
+    """Speed of one GPU or of the CPU.
+
+    Attributes:
+        words: of it, and where it is from.
+        block_token_s: of one generated token in one layer of a plain model; None: not measured.
+    """
 
     flops: float
     memory_bytes_per_s: float
     words: str
+    is_measured: bool = False
+    block_token_s: float | None = None
 
 
-def assumed_speed(profile: GpuProfile) -> AssumedSpeed:
-    """Assumed speed on that profile: on GPUs a share of the card's data sheet."""
+def gpu_speed(profile: GpuProfile) -> GpuSpeed:
+    """The speed on that profile: as measured, or on GPUs a share of the card's data sheet."""
     if not profile.num_gpus:
-        return AssumedSpeed(2.5e10 * profile.num_threads, 1e10, f"25 GFLOP/s a thread, {profile.num_threads} thread(s)")
+        return GpuSpeed(2.5e10 * profile.num_threads, 1e10, f"25 GFLOP/s a thread, {profile.num_threads} thread(s)")
+    if isinstance(profile, MeasuredProfile):
+        own = profile.speed
+        words = (
+            f"{own.flops / 1e12:.0f} TFLOP/s in {profile.precision} and {own.memory_bytes_per_s / 1e12:.2g} TB/s a "
+            f"GPU, measured by {profile.measured_by}"
+        )
+        return GpuSpeed(own.flops, own.memory_bytes_per_s, words, is_measured=True, block_token_s=own.block_token_s)
     card, which = card_of(profile)
     flops, memory = _FLOPS_SHARE * card.tflops * 1e12, _MEMORY_SHARE * card.terabytes * 1e12
     words = (
         f"{flops / 1e12:.0f} TFLOP/s in bf16 and {memory / 1e12:.2g} TB/s a GPU, {_FLOPS_SHARE:.0%} and "
-        f"{_MEMORY_SHARE:.0%} of the data sheet ({which})"
+        f"{_MEMORY_SHARE:.0%} of the data sheet ({which}); not measured on this machine: `rlhf selftest` does"
     )
-    return AssumedSpeed(flops, memory, words)
+    return GpuSpeed(flops, memory, words)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.stages import BareStages
 from benchmarks.learning import BEFORE, run_of
 from benchmarks.planted import LOOK_EVERY, Course, courses
 from containers.contracts.evidence import Evidence
 from containers.contracts.names import EVIDENCE_FILE, StageName
 from flows.demo.sums import write_sums
+from tasks.checks.bare_stages import BareStages
 from tasks.pipeline.stages import BY_NAME, STAGES, walk
 
 pytestmark = [pytest.mark.slow, pytest.mark.stages]

@@ -4,7 +4,7 @@ import pytest
 
 from containers.contracts.hardware import GpuProfile
 from containers.launch.gpus.cards import Gpu, GpuReport
-from tasks.plan.inputs.gpu_speed import assumed_speed, card_named, card_of, with_card_here
+from tasks.plan.inputs.gpu_speed import card_named, card_of, gpu_speed, with_card_here
 
 EIGHTY = GpuProfile(name="1x80gb", num_gpus=1, gpu_memory_gib=80)
 
@@ -35,7 +35,7 @@ def test_names_of_the_driver_are_known_cards(name: str, card: str, tflops: float
 
 def test_speed_is_a_share_of_the_cards_own_data_sheet() -> None:
     h100, a100 = (
-        assumed_speed(EIGHTY.model_copy(update={"card": name}))
+        gpu_speed(EIGHTY.model_copy(update={"card": name}))
         for name in ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB")
     )
     assert h100.flops == pytest.approx(0.4 * 989e12)

@@ -1,0 +1,77 @@
+"""Rows of the self-test that the driver answers: the cards before, and their state under load."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from containers.contracts.configs.selftest import Measured, Measurement
+from containers.contracts.hardware import GpuProfile
+from containers.contracts.registries import RuntimeName
+from containers.launch.docker.state import read_image
+from containers.launch.gpus.cards import GpuState
+from containers.launch.gpus.drivers import installed_cuda
+from containers.launch.gpus.inventory import read_states
+from tasks.checks.hardware import gpu_rows
+
+_EVERY_S = 5.0
+
+
+def look_at_cards(profile: GpuProfile, runtime: RuntimeName, *, image: str, store_dir: Path) -> Measured:
+    """What the system check says of cards and driver."""
+    if not profile.num_gpus:
+        return Measured(probe="cards", refused="the profile has no GPUs")
+    started = time.monotonic()
+    cuda = read_image(image).cuda if runtime == "docker" else installed_cuda()
+    rows = [*gpu_rows(profile, runtime, store_dir=store_dir, cuda=cuda)]
+    failures = [row for row in rows if row.verdict == "failure"]
+    return Measured(
+        probe="cards",
+        values=(
+            Measurement(name="rows", value=len(rows), unit="rows"),
+            Measurement(name="failures", value=len(failures), unit="rows"),
+        ),
+        notes=tuple(f"{row.name}: {row.found}. {row.advice}".rstrip() for row in failures or rows),
+        duration_s=time.monotonic() - started,
+    )
+
+
+@dataclass
+class Watch:
+    """Samples the cards' states every few seconds; `sample` is called about once a second.
+
+    Attributes:
+        gpu_ids: the cards to look at.
+    """
+
+    gpu_ids: Sequence[str]
+    states: list[GpuState] = field(default_factory=list)
+    _looked_at: float = float("-inf")
+
+    def sample(self) -> None:
+        """Take a sample if the last one is old enough."""
+        if not self.gpu_ids or time.monotonic() - self._looked_at < _EVERY_S:
+            return
+        self._looked_at = time.monotonic()
+        self.states += [state for state in read_states() if state.uuid in self.gpu_ids]
+
+    def measured(self) -> list[Measurement]:
+        """Highest temperature and power of each card, whether it was slowed down, and its new ECC errors."""
+        found: list[Measurement] = []
+        for uuid in self.gpu_ids:
+            own = [state for state in self.states if state.uuid == uuid]
+            if not own:
+                continue
+            name = f"GPU {own[0].index}"
+            for what, unit, values in (
+                ("temperature", "°C", [state.temperature_c for state in own]),
+                ("power", "W", [state.power_w for state in own]),
+            ):
+                if known := [value for value in values if value is not None]:
+                    found.append(Measurement(name=what, value=max(known), unit=unit, of=name))
+            throttled = any(state.throttled for state in own)
+            found.append(Measurement(name="throttled", value=float(throttled), unit="yes", of=name))
+            errors = [state.ecc_uncorrected for state in own if state.ecc_uncorrected is not None]
+            if errors:
+                found.append(Measurement(name="new_errors", value=errors[-1] - errors[0], unit="errors", of=name))
+        return found
