@@ -8,6 +8,7 @@ from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad
 from tasks.plan.figures import PlanContext
 from tasks.plan.inputs.model_shape import lora_parameters, total_parameters
+from tasks.plan.vllm import sleeping_bytes
 
 # Adapters and score heads are held in float32.
 _ADAPTER_BYTES = 4
@@ -37,6 +38,11 @@ def frozen_models(context: PlanContext, config: TrainPolicyConfig, load: Trainin
     number = len(adapters) + len(whole)
     name = "reward model" if number == 1 else f"{number} reward models"
     return FrozenModels({name: sum((*adapters, *whole)), "reference policy": reference}, 0)
+
+
+def kept_in_host(context: PlanContext, config: TrainPolicyConfig, load: TrainingLoad) -> int:
+    """Bytes of models that each rank of a policy's training keeps in host memory, a sleeping vLLM's among them."""
+    return frozen_models(context, config, load).in_host + sleeping_bytes(context, load)
 
 
 def _reward_models(context: PlanContext, config: TrainPolicyConfig) -> tuple[list[int], list[int]]:

@@ -26,14 +26,14 @@ from tasks.plan.figures import (
 )
 from tasks.plan.fit import ladder_lines
 from tasks.plan.head import Head
-from tasks.plan.host import frozen_models, host_memory
+from tasks.plan.host import host_memory, kept_in_host
 from tasks.plan.inputs.data import Count, Origin
 from tasks.plan.inputs.model_shape import unknown_layers
 from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
 from tasks.plan.load import TrainingConfig, evaluated_pairs, forward_figure, reward_model_figures, reward_model_load
 from tasks.plan.offline import baseline_work, offline_head, offline_load, why_completions_padded
 from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
-from tasks.plan.vllm import sleeping_bytes, vllm_mistakes, vllm_programs
+from tasks.plan.vllm import vllm_mistakes, vllm_programs
 
 # Of the token cache: int32, and half of that if the vocabulary has at most 65,536 words.
 _BYTES_PER_KEPT_TOKEN = 4
@@ -258,9 +258,7 @@ def _training_plan(
         memory = byte_figures(held, notes={"logits": head.tile_text} if head else None)
         programs = vllm_programs(context) if stage is StageName.TRAIN_POLICY else 0
         on_device = sum(held.values())
-        frozen = 0
-        if isinstance(config, TrainPolicyConfig):
-            frozen = frozen_models(context, config, load).in_host + sleeping_bytes(context, load)
+        frozen = kept_in_host(context, config, load) if isinstance(config, TrainPolicyConfig) else 0
         count, how = host_memory(load, context.profile, on_device=on_device, vllm_programs=programs, frozen=frozen)
         on_host = Figure("host memory", count, "bytes", "estimated", how)
         disk = _training_disk(context, stage, load, asked, examples)
