@@ -116,7 +116,8 @@ def run_checks(config: RunConfig, plan: RunPlan) -> tuple[CheckFinding, ...]:
         runtime_check = ("Docker", lambda: docker_findings(docker, image, profile, stages_digest=stages_digest))
     cuda = image.cuda if choice.runtime == "docker" else installed_cuda()
     judged_by_vllm = any(isinstance(one, LanguageModelJudge) and one.engine == "vllm" for one in config.judging_models)
-    needs_vllm = judged_by_vllm or config.train_policy.rollout_engine == "vllm"
+    writers = (config.train_policy.rollout_engine, config.evaluate_policy.rollout_engine)
+    needs_vllm = judged_by_vllm or "vllm" in writers
     prefect_api_url = os.environ.get("PREFECT_API_URL") or config.tracking.prefect_api_url
     mlflow_uri = os.environ.get("MLFLOW_TRACKING_URI") or config.tracking.mlflow_uri
     checks = [

@@ -1,6 +1,5 @@
 """Probabilities of a judge's two letters by vLLM, which can divide a large model over several GPUs."""
 
-import gc
 import logging
 import math
 import os
@@ -10,20 +9,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoConfig
 
 from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.configs.parts.training import VLLM_FRACTION_ALONE
-from containers.contracts.hardware import GIB
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.formatting import one_line
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
 from containers.rewards.base import Rewarding
-from containers.rollouts.vllm_process import apart_from_ranks, end_vllm, watched
-from containers.rollouts.vllm_server import token_bytes
+from containers.rollouts.vllm_process import end_vllm
+from containers.rollouts.vllm_server import give_back_memory, new_llm, token_bytes, vllm_version
 
 logger = logging.getLogger(__name__)
 
@@ -106,27 +103,23 @@ def start_letters(
     texts = config.max_prompt_length + 2 * config.max_completion_length + len(judge.criteria)
     wanted = _TIMES_AS_MANY_TOKENS * texts + _QUESTION_TOKENS
     longest = min(wanted, getattr(model, "max_position_embeddings", None) or wanted)
-    _free_memory()
+    give_back_memory()
     space = _SEQUENCES * longest * token_bytes(model, dtype)
     try:
-        with apart_from_ranks(_all_gpus(), cache_gib=max(1, math.ceil(space / GIB))):
-            import vllm
-
-            llm = vllm.LLM(
-                model=str(folder),
-                trust_remote_code=False,
-                dtype=str(dtype).removeprefix("torch."),
-                max_model_len=longest,
-                max_num_seqs=_SEQUENCES,
-                max_logprobs=_LIKELIEST,
-                tensor_parallel_size=judge.vllm_gpus,
-                gpu_memory_utilization=VLLM_FRACTION_ALONE,
-                generation_config="vllm",
-                skip_tokenizer_init=True,
-                enforce_eager=device.type == "cpu",
-                disable_log_stats=True,
-                seed=context.spec.seed,
-            )
+        llm = new_llm(
+            folder,
+            dtype=dtype,
+            max_length=longest,
+            sequences=_SEQUENCES,
+            on_gpu=device.type != "cpu",
+            gpus=_all_gpus(),
+            cache_bytes=space,
+            logprobs_mode="raw_logprobs",
+            max_logprobs=_LIKELIEST,
+            tensor_parallel_size=judge.vllm_gpus,
+            gpu_memory_utilization=VLLM_FRACTION_ALONE,
+            seed=context.spec.seed,
+        )
     except Exception as error:
         logger.exception("vLLM does not start.")
         # As of rollouts: ValueErrors come before a GPU is used.
@@ -134,15 +127,8 @@ def start_letters(
         found = one_line(str(error), 300)
         text = f"vLLM does not start with the model of judge {judge.name}: {found}. {instead[0].upper()}{instead[1:]}."
         raise kind(text) from error
-    context.recorder.note(f"Judge {judge.name} is computed by vLLM {vllm.__version__}.")
-    return VllmLetters(watched(llm), letters, longest=longest - 1)
-
-
-def _free_memory() -> None:
-    """Give back what torch keeps of models that are gone: vLLM demands its share of the memory free at its start."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    context.recorder.note(f"Judge {judge.name} is computed by vLLM {vllm_version()}.")
+    return VllmLetters(llm, letters, longest=longest - 1)
 
 
 def _all_gpus() -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -93,7 +93,7 @@ def generate_completions(
     """
     places = list(length_batches([len(ids) for ids in prompts], max_items=batch_size))
     batches = [
-        _Asked([list(prompts[place]) for place in own], max_new_tokens, temperature, seed=seed + number)
+        Asked([list(prompts[place]) for place in own], max_new_tokens, temperature, seed=seed + number)
         for number, own in enumerate(places)
     ]
     sizes = [sum(map(len, batch.prompts)) + len(batch.prompts) * max_new_tokens for batch in batches]
@@ -102,13 +102,21 @@ def generate_completions(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """A batch of prompts, with how it is answered."""
 
     prompts: list[list[int]]
     max_new_tokens: int
     temperature: float
     seed: int
+
+
+@runtime_checkable
+class WritesItself(Protocol):
+    """A model in a program of its own, which writes without transformers' `generate`."""
+
+    def tails(self, batches: Sequence[Asked], *, end_ids: Sequence[int]) -> list[list[list[int]]]:
+        """Return the tokens of a completion of each prompt of each batch."""
 
 
 def load_writer(folder: Path, dtype: torch.dtype, device: torch.device | str) -> Writer:
@@ -142,10 +150,18 @@ def _of_batches(
     return found
 
 
-def _write(writer: Writer, batches: Sequence[_Asked]) -> list[list[Completion]]:
+def _write(writer: Writer, batches: Sequence[Asked]) -> list[list[Completion]]:
     """Return the completions of each batch."""
     model, tokenizer = writer
     end_ids, pad_id = turn_end_ids(model, tokenizer), int(tokenizer.pad_token_id)
+    if isinstance(model, WritesItself):
+        return [
+            [
+                _completion(prompt, tail, tokenizer, end_ids=end_ids)
+                for prompt, tail in zip(batch.prompts, tails, strict=True)
+            ]
+            for batch, tails in zip(batches, model.tails(batches, end_ids=end_ids), strict=True)
+        ]
     devices, found = ([model.device] if model.device.type == "cuda" else []), []
     for batch in batches:
         sampling = {"temperature": batch.temperature, "top_k": 0, "top_p": 1.0} if batch.temperature else {}

@@ -1,16 +1,20 @@
 """Start the stage's vLLM: one process, or one per GPU, that is no rank and loads the model itself."""
 
+import gc
 import logging
 import math
 import os
-from collections.abc import Callable
+import random
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed
-from transformers import PreTrainedModel
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
-from containers.contracts.configs.parts.training import VLLM_LORA_RANKS
+from containers.contracts.configs.parts.training import VLLM_FRACTION_ALONE, VLLM_LORA_RANKS, VLLM_SEQUENCES
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import GIB
 from containers.distributed.devices import compute_dtype
@@ -18,10 +22,15 @@ from containers.distributed.ranks import is_first_rank, of_all_ranks
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
-from containers.rollouts.vllm_process import apart_from_ranks, watched
+from containers.models.loading import load_tokenizer
+from containers.rollouts.vllm_process import apart_from_ranks, end_vllm, watched
 
 logger = logging.getLogger(__name__)
 
+# Completions at the same time without a GPU, where a room is reserved for each.
+_SEQUENCES_ON_CPU = 16
+# Completions that are requested together, so that a later one begins when an earlier one ends.
+BATCH = 1024
 ELSE = "use train_policy.rollout_engine: shared_prompts instead"
 
 
@@ -42,31 +51,150 @@ def load_vllm(context: StageContext, config: TrainPolicyConfig, model: PreTraine
     sequences = of_a_rank * (batch.num_processes if config.vllm_gpus else 1)
     space = sequences * max_length * token_bytes(model.config.get_text_config(), dtype)
     gpus = vllm_gpus(model.device, config.vllm_gpus, dict(os.environ)) if model.device.type == "cuda" else ""
-    with apart_from_ranks(gpus, cache_gib=max(1, math.ceil(space / GIB))):
+    llm = new_llm(
+        context.input_path("start_model"),
+        dtype=dtype,
+        max_length=max_length,
+        sequences=sequences,
+        on_gpu=model.device.type == "cuda",
+        gpus=gpus,
+        cache_bytes=space,
+        gpu_memory_utilization=config.vllm_fraction,
+        tensor_parallel_size=config.vllm_gpus or 1,
+        enable_lora=bool(adapters),
+        **adapters,
+        enable_sleep_mode=sleeps(config, model.device),
+        seed=context.spec.seed,
+    )
+    return llm, vllm_version()
+
+
+def new_llm(
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    max_length: int,
+    sequences: int,
+    on_gpu: bool,
+    gpus: str,
+    cache_bytes: int,
+    **settings: Any,
+) -> Any:
+    """Start a `vllm.LLM` whose processes end with this one.
+
+    Args:
+        max_length: tokens of a prompt with its completion.
+        sequences: maximum at the same time.
+        gpus: those that it sees, as CUDA_VISIBLE_DEVICES; empty: those of this process.
+        cache_bytes: of a vLLM on a processor.
+        **settings: further arguments of `vllm.LLM`.
+
+    Raises:
+        Exception: vLLM cannot load the model.
+    """
+    with apart_from_ranks(gpus, cache_gib=max(1, math.ceil(cache_bytes / GIB))):
         import vllm
 
+        given: dict[str, Any] = {
+            # At the temperature of the samples.
+            "logprobs_mode": "processed_logprobs",
+            # Eager on a CPU: compiling takes minutes, and there are no CUDA graphs to capture.
+            "enforce_eager": not on_gpu,
+            # Ignores generation_config.json: sampling is from the whole distribution.
+            "generation_config": "vllm",
+            "skip_tokenizer_init": True,
+            "disable_log_stats": True,
+            **settings,
+        }
         llm = vllm.LLM(
-            model=str(context.input_path("start_model")),
+            model=str(folder),
             trust_remote_code=False,
             dtype=str(dtype).removeprefix("torch."),
             max_model_len=max_length,
             max_num_seqs=sequences,
-            tensor_parallel_size=config.vllm_gpus or 1,
-            enable_lora=bool(adapters),
-            **adapters,
-            enable_sleep_mode=sleeps(config, model.device),
-            gpu_memory_utilization=config.vllm_fraction,
-            # Ignores generation_config.json: sampling is from the whole distribution.
-            generation_config="vllm",
-            # At the temperature of the samples.
-            logprobs_mode="processed_logprobs",
-            skip_tokenizer_init=True,
-            # Eager on a CPU: compiling takes minutes, and there are no CUDA graphs to capture.
-            enforce_eager=model.device.type == "cpu",
-            disable_log_stats=True,
-            seed=context.spec.seed,
+            **given,
         )
-    return watched(llm), str(vllm.__version__)
+    return watched(llm)
+
+
+def vllm_version() -> str:
+    """The version of the vLLM that is installed."""
+    import vllm
+
+    return str(vllm.__version__)
+
+
+def give_back_memory() -> None:
+    """Give back what torch keeps of models that are gone: vLLM demands its share of the memory free at its start."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+class VllmModel:
+    """A saved language model in a vLLM of its own, which writes completions for `containers.rollouts.generate`.
+
+    Args:
+        folder: of the model.
+        longest: tokens of a prompt with its completion.
+        seed: of vLLM; each completion has its own.
+    """
+
+    def __init__(self, folder: Path, *, dtype: torch.dtype, device: str, longest: int, seed: int) -> None:
+        give_back_memory()
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        self.config = config
+        self.generation_config = GenerationConfig.from_model_config(config)
+        if (folder / "generation_config.json").is_file():
+            self.generation_config = GenerationConfig.from_pretrained(folder, trust_remote_code=False)
+        self._num_tokens = int(config.get_text_config().vocab_size)
+        on_gpu = device.startswith("cuda")
+        self._llm = new_llm(
+            folder,
+            dtype=dtype,
+            max_length=longest,
+            sequences=VLLM_SEQUENCES if on_gpu else _SEQUENCES_ON_CPU,
+            on_gpu=on_gpu,
+            gpus="",
+            cache_bytes=_SEQUENCES_ON_CPU * longest * token_bytes(config.get_text_config(), dtype),
+            gpu_memory_utilization=VLLM_FRACTION_ALONE,
+            seed=seed,
+        )
+
+    def tails(self, batches: Sequence[Any], *, end_ids: Sequence[int]) -> list[list[list[int]]]:
+        """Return the tokens of a completion of each prompt of each batch (`generate.Asked`); all at once."""
+        from vllm import SamplingParams
+
+        settings = [
+            SamplingParams(
+                temperature=batch.temperature,
+                top_p=1.0,
+                seed=random.Random(f"{batch.seed} {place}").getrandbits(62),  # noqa: S311  (completions, not a secret)
+                max_tokens=batch.max_new_tokens,
+                stop_token_ids=[token for token in end_ids if 0 <= token < self._num_tokens],
+                detokenize=False,
+            )
+            for batch in batches
+            for place, _ in enumerate(batch.prompts)
+        ]
+        given = [{"prompt_token_ids": list(prompt)} for batch in batches for prompt in batch.prompts]
+        found = iter(self._llm.generate(given, settings, use_tqdm=False))
+        return [[list(next(found).outputs[0].token_ids) for _ in batch.prompts] for batch in batches]
+
+    def close(self) -> None:
+        """End vLLM's processes."""
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        try:
+            end_vllm(self._llm)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+
+
+def load_vllm_writer(
+    folder: Path, dtype: torch.dtype, device: torch.device | str, longest: int, seed: int
+) -> tuple[VllmModel, Any]:
+    """Load a saved language model in a vLLM, with its tokenizer, as a program on a further GPU has it."""
+    return VllmModel(folder, dtype=dtype, device=str(device), longest=longest, seed=seed), load_tokenizer(folder)
 
 
 def sleeps(config: TrainPolicyConfig, device: torch.device) -> bool:
@@ -112,11 +240,11 @@ def load_together(
     load: Callable[[], tuple[Any, str]], config: TrainPolicyConfig, group: distributed.ProcessGroup | None
 ) -> tuple[Any, str]:
     """Return the rank's vLLM (None if it uses the first rank's) and its version. Ranks fail together."""
-    llm, version = None, ""
+    llm, found = None, ""
     failure: StageError | None = None
     if not config.vllm_gpus or is_first_rank():
         try:
-            llm, version = load()
+            llm, found = load()
         except BadConfigError as error:
             failure = error
         except Exception as error:
@@ -125,7 +253,7 @@ def load_together(
             kind = BadConfigError if isinstance(error, ValueError) else StageError
             failure = kind(f"vLLM does not start with this model: {error}. {ELSE[0].upper()}{ELSE[1:]}.")
     if config.vllm_gpus:
-        version, failure = of_all_ranks((version, failure), group=group)[0]
+        found, failure = of_all_ranks((found, failure), group=group)[0]
     if failure is not None:
         raise failure
-    return llm, version
+    return llm, found

@@ -1,7 +1,9 @@
 """sample_completions: policy and reference write on held-out prompts, once for every judge."""
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,6 +21,7 @@ from containers.rollouts.generate import Completion, completion_logprobs, genera
 from containers.rollouts.prompt_templates import opening_of
 from containers.rollouts.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
 from containers.rollouts.sampled import Sampled, write_sampled
+from containers.rollouts.vllm_server import BATCH, load_vllm_writer, vllm_version
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -82,22 +85,22 @@ def _write(
         of_policy: the policy's completions; None if that model is the policy.
     """
     profile = context.spec.profile
+    repeated = [prompt.token_ids for prompt in prompts for _ in range(config.completions_per_prompt)]
+    settings: dict[str, Any] = {
+        "max_new_tokens": config.max_completion_length,
+        "temperature": config.temperature,
+        "seed": context.spec.seed,
+        "on_batch": progress_of(context, len(repeated), unit="completions", text=f"{name} writes"),
+    }
+    completions = _by_vllm(context, config, repeated, folder, settings) if config.rollout_engine == "vllm" else None
     model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
     check_lengths(config, max_positions=position_limit(model), name=name)
     tokenizer = load_tokenizer(folder)
     spread = spread_over_gpus(load_writer, {"folder": folder, "dtype": compute_dtype(profile)})
-    repeated = [prompt.token_ids for prompt in prompts for _ in range(config.completions_per_prompt)]
-    completions = generate_completions(
-        model,
-        tokenizer,
-        repeated,
-        max_new_tokens=config.max_completion_length,
-        temperature=config.temperature,
-        batch_size=_batch_size(config),
-        seed=context.spec.seed,
-        on_batch=progress_of(context, len(repeated), unit="completions", text=f"{name} writes"),
-        spread=spread,
-    )
+    if completions is None:
+        completions = generate_completions(
+            model, tokenizer, repeated, batch_size=_batch_size(config), spread=spread, **settings
+        )
     measured = completions if of_policy is None else of_policy
     logprobs = completion_logprobs(
         model,
@@ -113,6 +116,43 @@ def _write(
         spread.close()
     release(model)
     return completions, logprobs
+
+
+def _by_vllm(
+    context: StageContext,
+    config: SampleCompletionsConfig,
+    prompts: Sequence[Sequence[int]],
+    folder: Path,
+    settings: Mapping[str, Any],
+) -> list[Completion]:
+    """Return completions by a vLLM on each GPU of the stage, which is gone afterwards.
+
+    Raises:
+        BadConfigError: vLLM is not installed, or cannot load the model.
+    """
+    otherwise = "use evaluate_policy.rollout_engine: transformers instead"
+    if find_spec("vllm") is None:
+        raise BadConfigError(
+            "evaluate_policy.rollout_engine is vllm, which is not installed here. Build the stage image with it "
+            f"(containers/images/build.sh --with vllm, docs/training.md), or {otherwise}."
+        )
+    dtype, device = compute_dtype(context.spec.profile), compute_device(context.spec.profile)
+    longest = config.max_prompt_length + config.max_completion_length
+    arguments: dict[str, Any] = {"folder": folder, "dtype": dtype, "longest": longest, "seed": context.spec.seed}
+    try:
+        model, tokenizer = load_vllm_writer(device=device, **arguments)
+    except ValueError as error:  # it checks the model before it uses a GPU
+        raise BadConfigError(f"vLLM cannot load the model in {folder}: {error}. Or {otherwise}.") from error
+    spread = None
+    try:
+        spread = spread_over_gpus(load_vllm_writer, arguments)
+        found = generate_completions(model, tokenizer, prompts, batch_size=BATCH, spread=spread, **settings)
+    finally:
+        if spread is not None:
+            spread.close()
+        model.close()
+    context.recorder.note(f"Completions are written by vLLM {vllm_version()}.")
+    return found
 
 
 def _batch_size(config: SampleCompletionsConfig) -> int:

@@ -107,8 +107,10 @@ def package_findings() -> tuple[CheckFinding, ...]:
 
 def vllm_finding(runtime: RuntimeName, image: ImageState) -> CheckFinding:
     """Whether vLLM is installed where the stages run: in this Python, or in the image, by its labels."""
-    row = partial(CheckFinding, name="vLLM", wanted="vLLM, for train_policy.rollout_engine or a judge's engine")
-    otherwise = "train_policy.rollout_engine: shared_prompts, or the engine transformers of a judge, does without it."
+    row = partial(CheckFinding, name="vLLM", wanted="vLLM, for a rollout_engine or a judge's engine")
+    otherwise = (
+        "rollout_engine: shared_prompts (of evaluate_policy: transformers), and a judge's transformers, need none."
+    )
     if runtime == "process":
         if find_spec("vllm") is not None:
             return row(found="installed", verdict="ok")

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from containers.contracts.configs.evaluate_reward_model import SuiteFile
-from containers.contracts.hardware import GpuProfile
+from containers.contracts.configs.parts.training import VLLM_FRACTION_ALONE, VLLM_SEQUENCES
+from containers.contracts.hardware import GIB, GpuProfile
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from tasks.plan import estimates
@@ -31,6 +32,8 @@ from tasks.plan.load import longest_conversation, longest_prompt, mean_conversat
 
 # English text with its keys and labels.
 _SUITE_BYTES_PER_TOKEN = 4.0
+# Assumed, to start vLLM with a model.
+_VLLM_START_S = 60.0
 
 
 def _text_bytes(suite: SuiteFile) -> float | None:
@@ -270,21 +273,24 @@ def _writing(context: PlanContext, *, num_prompts: int) -> Work | None:
     config, shape, profile = context.config.evaluate_policy, context.model.shape, context.profile
     count, gpus = num_prompts * config.completions_per_prompt, max(1, profile.num_gpus)
     prompt_tokens = mean_prompt_tokens(context, config.max_prompt_length)
+    by_vllm = config.rollout_engine == "vllm" and profile.num_gpus > 0
+    at_once = VLLM_SEQUENCES if by_vllm else config.batch_size
     one_policy = estimates.generation_work(
         shape,
         profile,
         total=total_parameters(shape, head="language"),
         sequences=count,
-        batch=config.batch_size,
+        batch=at_once,
         prompt_tokens=prompt_tokens,
         max_tokens=config.max_completion_length,
+        launches=None if by_vllm else 1.0,
     )
     tokens = count * (prompt_tokens + config.max_completion_length)
     read = estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
     found = (one_policy + read) * 2
     # Batches are dealt to the GPUs; there may be fewer of them.
-    at_once = max(1, min(gpus, math.ceil(count / config.batch_size)))
-    return Work(found.operations, found.seconds / at_once)
+    busy = max(1, min(gpus, math.ceil(count / at_once)))
+    return Work(found.operations, found.seconds / busy + by_vllm * 2 * _VLLM_START_S)
 
 
 def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
@@ -294,6 +300,9 @@ def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
     config, shape = context.config.evaluate_policy, context.model.shape
     profile = stage_profile(context.profile, StageName.SAMPLE_COMPLETIONS)
     tokens = longest_prompt(context, config.max_prompt_length) + config.max_completion_length
+    if config.rollout_engine == "vllm" and profile.num_gpus:
+        share = int(VLLM_FRACTION_ALONE * profile.gpu_memory_gib * GIB)
+        return byte_figures({"vLLM, model and cache; then the model": share, **estimates.cuda_context(profile)})
     parts = {
         "policy, then reference": estimates.inference_memory(total_parameters(shape, head="language"), profile),
         "generation cache": estimates.generation_cache(shape, profile, sequences=config.batch_size, tokens=tokens),

@@ -1,7 +1,5 @@
 """A judge by vLLM says what the same model says by transformers, and leaves no process behind."""
 
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from containers.harness.errors import BadConfigError
 from containers.judges.language_model import PlainLetters, letters_of
 from containers.judges.vllm_letters import start_letters
 from containers.models.loading import load_causal_model, load_tokenizer
-from tests.rollouts.vllm_factory import save_start_model
+from tests.rollouts.vllm_factory import children, demand_no_more_children, save_start_model
 from tests.unit.factories.spec_factory import make_context
 
 pytestmark = [pytest.mark.stages, pytest.mark.vllm]
@@ -25,10 +23,6 @@ CONFIG = EvaluatePolicyConfig(
     max_prompt_length=60, max_completion_length=40, rewards=(LengthTerm(target=(0, 9)),), judges=(JUDGE,)
 )
 TEXTS = ("A longer question, or so", "B?", "Why", "Which of both is the better one")
-
-
-def children() -> set[str]:
-    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8").split())
 
 
 def test_probabilities_are_those_of_transformers_and_its_processes_end(tmp_path: Path) -> None:
@@ -51,23 +45,7 @@ def test_probabilities_are_those_of_transformers_and_its_processes_end(tmp_path:
         for mine, theirs in zip(one, other, strict=True):
             assert mine == pytest.approx(theirs, abs=1e-4) if mine else theirs < 0.05
     assert any(mine for one in found for mine in one)
-    ends_by = time.monotonic() + 30
-    while left := children() - before - _helpers():
-        assert time.monotonic() < ends_by, [Path(f"/proc/{child}/cmdline").read_bytes() for child in left]
-        time.sleep(0.2)
-
-
-def _helpers() -> set[str]:
-    """Multiprocessing's own, vLLM's guard, which ends with the `vllm.LLM`, and what has ended and is not fetched."""
-    found = set()
-    for child in children():
-        try:
-            command = Path(f"/proc/{child}/cmdline").read_bytes()
-        except FileNotFoundError:
-            continue
-        if not command or b"resource_tracker" in command or b"pidfd_open" in command:
-            found.add(child)
-    return found
+    demand_no_more_children(before)
 
 
 def test_a_model_that_vllm_cannot_load_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What vLLM is tried on: a configuration, and a model that its kernels for a CPU take."""
 
+import os
+import time
 from pathlib import Path
 
 import torch
@@ -41,3 +43,28 @@ def save_start_model(folder: Path) -> Path:
     Qwen3ForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8").split())
+
+
+def demand_no_more_children(before: set[str]) -> None:
+    """Within half a minute, no process is left that was not there before."""
+    ends_by = time.monotonic() + 30
+    while left := children() - before - _helpers():
+        assert time.monotonic() < ends_by, [Path(f"/proc/{child}/cmdline").read_bytes() for child in left]
+        time.sleep(0.2)
+
+
+def _helpers() -> set[str]:
+    """Multiprocessing's own, vLLM's guard, which ends with the `vllm.LLM`, and what has ended and is not fetched."""
+    found = set()
+    for child in children():
+        try:
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
+        except FileNotFoundError:
+            continue
+        if not command or b"resource_tracker" in command or b"pidfd_open" in command:
+            found.add(child)
+    return found

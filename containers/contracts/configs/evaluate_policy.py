@@ -31,6 +31,11 @@ class EvaluatePolicyConfig(Frozen):
         "of your own, a reward model from elsewhere; see docs/judges.md",
     )
     batch_size: BatchSize = Field(16, ge=1, description="Completions per forward, at most")
+    rollout_engine: Literal["transformers", "vllm"] = Field(
+        "transformers",
+        description="What writes the completions of policy and reference: transformers' generate, or a vLLM on each "
+        "GPU, if the stage image has it",
+    )
     score_batch_tokens: BatchTokens = Field(
         None, description="Tokens per forward of the reward model, as evaluate_reward_model.batch_tokens"
     )

@@ -17,6 +17,7 @@ class SampleCompletionsConfig(Frozen):
     batch_size: BatchSize | None = Field(
         None, ge=1, description="Completions per forward, at most; null: as evaluate_policy.batch_size"
     )
+    rollout_engine: Literal["transformers", "vllm"] = Field("transformers", description=_OF_EVALUATION)
     max_prompts: Rows | None = Field(200, ge=2, description=_OF_EVALUATION)
     max_prompt_length: Tokens = Field(1024, ge=4, description=_OF_EVALUATION)
     max_completion_length: Tokens = Field(256, ge=1, description=_OF_EVALUATION)

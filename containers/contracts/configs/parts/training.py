@@ -11,6 +11,8 @@ VLLM_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 # Default share of a GPU's memory for vLLM.
 VLLM_FRACTION_BESIDE_TRAINING = 0.3
 VLLM_FRACTION_ALONE = 0.9
+# Completions that a vLLM of an evaluation writes at the same time on a GPU, as far as its cache holds them.
+VLLM_SEQUENCES = 256
 LONGEST = "Tokens of prompt plus completion; longer ones are left out and counted"
 CHECKPOINTING = "Compute activations again in the backward pass: less memory, more time"
 QUANTIZATION = (

@@ -144,3 +144,19 @@ def test_a_vllm_that_could_not_start_is_refused_beforehand(settings: tuple[str, 
     overrides = ["train_policy.rollout_engine=vllm", *(f"train_policy.{setting}" for setting in settings)]
     plan = draft_plan(load_run_config(PRODUCTION, profile="8x80gb", overrides=overrides).config)
     assert any(str(mistake).startswith(expected) for mistake in plan.mistakes), plan.mistakes
+
+
+def test_an_evaluation_by_vllm_takes_its_share_of_the_gpu_and_less_time_for_long_completions() -> None:
+    shared = ("evaluate_policy.max_prompts=2000", "evaluate_policy.max_completion_length=1024")
+    plans = [
+        stage_of(
+            plan_run(load_run_config(PRODUCTION, profile="1x80gb", overrides=[*shared, *more])),
+            StageName.SAMPLE_COMPLETIONS,
+        )
+        for more in ((), ("evaluate_policy.rollout_engine=vllm",))
+    ]
+    assert all(plan.time is not None and plan.time.value is not None for plan in plans)
+    plain, by_vllm = (plan.time.value or 0.0 for plan in plans if plan.time is not None)
+    assert by_vllm < plain / 3
+    share = next(figure.value for figure in plans[1].memory if "vLLM" in figure.name)
+    assert share == int(0.9 * 80 * GIB)
