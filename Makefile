@@ -11,7 +11,7 @@ PORTS += $(if $(MLFLOW_PORT),--set tracking.mlflow_port=$(MLFLOW_PORT))
 # Tests with containers, and faults, run one after the other; the others share the cores.
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker setup-vllm test-vllm faults chaos mutants proofs test-browser lint check format image image-if-docker ui clean
+.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker setup-vllm test-vllm setup-triton test-triton faults chaos mutants proofs test-browser lint check format image image-if-docker ui clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -109,6 +109,17 @@ setup-vllm: $(VLLM_ENV)/.stamp  ## Make the environment with vLLM, on a CPU
 
 test-vllm: setup-vllm  ## The tests that need vLLM, on a CPU (installs it beside the usual environment)
 	$(VLLM_ENV)/bin/python -m pytest -W default -m vllm tests/rollouts $(if $(ONLY),-k '$(ONLY)')
+
+# The CPU build of torch comes without Triton, and behaves otherwise beside it; so it lies in a folder of its own.
+TRITON_ENV := $(VENV)-triton
+$(TRITON_ENV)/.stamp: $(VENV)/.stamp
+	$(BIN)/pip install --quiet --no-deps --target $(TRITON_ENV) triton==3.9.0
+	touch $@
+
+setup-triton: $(TRITON_ENV)/.stamp  ## Install Triton into a folder of its own
+
+test-triton: setup-triton  ## The kernels of a GPU, computed on a CPU by Triton's interpreter
+	PYTHONPATH=$(abspath $(TRITON_ENV))$${PYTHONPATH:+:$$PYTHONPATH} TRITON_INTERPRET=1 $(BIN)/pytest -m triton tests/unit/containers/packing
 
 test-browser: setup  ## The tests that need Chromium
 	$(BIN)/pytest -m browser

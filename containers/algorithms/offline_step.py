@@ -16,6 +16,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from containers.distributed.ranks import highest_of_ranks, of_all_ranks
+from containers.distributed.sums import DeviceSums
 from containers.packing.attention import packed
 from containers.packing.logps import CompletionPack, Cut, Pack, causal_of
 
@@ -136,12 +137,12 @@ class OfflineStep:
         """Return `loss` and the figures of all ranks' examples as one step; the model is in evaluation mode."""
         totals = self.totals(model, examples)
         packs, num_own = self._packs(examples)
-        loss, sums = 0.0, Sums()
+        loss, sums = DeviceSums(("loss",)), Sums()
         with self._computing(model, packs):
             for place, pack in enumerate(packs):
                 part = self._pack_loss(model, examples, pack, totals, sums, is_own=place < num_own, balances=False)
-                loss += float(part)
-        return {"loss": sum(of_all_ranks(loss)), **sums.means(totals)}
+                loss.add("loss", part)
+        return {"loss": sum(of_all_ranks(loss.numbers()["loss"])), **sums.means(totals)}
 
     @torch.no_grad()
     def totals(self, model: Any, examples: Sequence[Example]) -> StepTotals:
@@ -156,16 +157,17 @@ class OfflineStep:
     def _kl_baseline(self, model: Any, examples: Sequence[Example]) -> float:
         """Return the mean over all ranks' mismatched completions of log policy − log reference, at least 0."""
         packs, num_own = self._packs(examples, mismatched=True)
-        found: list[float] = []
+        found = DeviceSums()
         references = [value for example in examples for value in example.mismatched_reference]
         policy = self.accelerator.unwrap_model(model)
         with self._computing(model, packs), self.accelerator.autocast():
             for place, pack in enumerate(packs):
                 logps = policy(pack=pack)[0]
                 if place < num_own:
-                    sums = (part.double().sum() for part in pack.by_completion(logps))
-                    found += [float(own) - references[row] for row, own in zip(pack.rows, sums, strict=True)]
-        everywhere = list(chain.from_iterable(of_all_ranks(found)))
+                    for row, part in zip(pack.rows, pack.by_completion(logps), strict=True):
+                        found.add(str(row), part.double())
+        own = [value - references[int(row)] for row, value in found.numbers().items()]
+        everywhere = list(chain.from_iterable(of_all_ranks(own)))
         return max(sum(everywhere) / max(len(everywhere), 1), 0.0)
 
     def _pack_loss(
@@ -243,16 +245,16 @@ class Sums:
     """Sums of figures over this rank's examples, and of the entropy over its tokens."""
 
     def __init__(self) -> None:
-        self._found: dict[str, float] = {}
+        self._found = DeviceSums()
 
     def add(self, figures: Mapping[str, Tensor], *, entropy: Tensor) -> None:
         """Add the figures of some examples."""
-        for name, values in (*figures.items(), ("entropy", entropy.detach())):
-            self._found[name] = self._found.get(name, 0.0) + float(values.sum())
+        for name, values in (*figures.items(), ("entropy", entropy)):
+            self._found.add(name, values)
 
     def means(self, totals: StepTotals) -> dict[str, float]:
         """Return the means over all ranks' examples, and of the entropy over all tokens. All ranks must call it."""
-        parts = of_all_ranks(self._found)
+        parts = of_all_ranks(self._found.numbers())
         names = dict.fromkeys(name for part in parts for name in part)
         whole = {name: sum(part.get(name, 0.0) for part in parts) for name in names}
         entropy = whole.pop("entropy", 0.0) / max(sum(totals.tokens), 1)

@@ -22,10 +22,11 @@ from containers.contracts.configs.parts.policy_algorithms import OBJECTIVES, Pol
 from containers.contracts.configs.train_policy import SamplingCorrection
 from containers.critics.critic import Critic
 from containers.distributed.ranks import highest_of_ranks, of_all_ranks
+from containers.distributed.sums import DeviceSums
 from containers.harness.errors import DivergedError
 from containers.losses.advantages import GROUP_ADVANTAGES, batch_spread
 from containers.losses.importance import importance_weights, sampling_kl
-from containers.losses.ratios import KL_ESTIMATORS, RATIOS, completion_sums, k1
+from containers.losses.ratios import KL_ESTIMATORS, RATIOS, TokenOwners, k1
 from containers.losses.values import discounted
 from containers.losses.weights import WEIGHTS
 from containers.models.offloading import present
@@ -33,6 +34,9 @@ from containers.packing.attention import packed
 from containers.packing.logps import CompletionPack, Cut, Pack, causal_of
 from containers.rollouts.rollout import StepBatch
 from containers.rollouts.sampling_check import SUMS, SURPRISE, add_surprise
+
+# The sum by which a log-probability is noticed that is not finite.
+_LOGPS = "logps"
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class PolicyStep:
         """
         method, packs = self.method, self.cut(batch.prompts, batch.completions)
         policy = self.accelerator.unwrap_model(model)
-        surprise = dict.fromkeys(SURPRISE, 0.0)
+        surprise = DeviceSums(SURPRISE)
         batch.old = [None] * len(batch.completions)
         batch.advantages = [None] * len(batch.completions)
         if method.beta:
@@ -89,7 +93,7 @@ class PolicyStep:
         if self.critic is not None and self.updates_per_rollout > 1:
             self.critic.expect(batch, packs, method)
         self._fill_advantages(batch, waits)
-        return dict.fromkeys(SURPRISE, 0.0) if any(waits) else surprise
+        return dict.fromkeys(SURPRISE, 0.0) if any(waits) else surprise.numbers()
 
     def update(self, model: Any, batch: StepBatch) -> tuple[Tensor, dict[str, float]]:
         """Compute forward and backward of each pack; ranks exchange gradients with the last one.
@@ -105,9 +109,9 @@ class PolicyStep:
         packs, num_own = self._packs(batch)
         weights = _weights(self.method, batch, longest=self.longest)[batch.own]
         total = torch.zeros((), device=self.accelerator.device)
-        sums = dict.fromkeys(("tokens", "kl", "entropy", "ratio", "limited", *SUMS), 0.0)
+        sums = DeviceSums(("tokens", "kl", "entropy", "ratio", "limited", *SUMS))
         if self.critic is not None and not self._learnt(self.critic, batch, packs):
-            return total, sums
+            return total, sums.numbers()
         with self._computing(model, packs):
             for place, pack in enumerate(packs):
                 syncs = self.divides or place == len(packs) - 1
@@ -118,7 +122,9 @@ class PolicyStep:
                         loss = self._nothing(model, pack)
                     self.accelerator.backward(loss)
                 total += loss.detach()
-        return total, sums
+        numbers = sums.numbers()
+        _demand_finite(numbers.pop(_LOGPS))
+        return total, numbers
 
     def _packs(self, batch: StepBatch) -> tuple[Sequence[Pack], int]:
         """Return the packs, and how many are of this batch; if ranks divide the policy, the rest keep them even."""
@@ -141,47 +147,45 @@ class PolicyStep:
             self._fill_advantages(batch, ())
         return critic.is_ready
 
-    def _pack_loss(self, model: Any, batch: StepBatch, pack: Pack, weights: Tensor, sums: dict[str, float]) -> Tensor:
+    def _pack_loss(self, model: Any, batch: StepBatch, pack: Pack, weights: Tensor, sums: DeviceSums) -> Tensor:
         """Return the loss of one pack, times the number of ranks, since ranks take the mean of their gradients."""
         method, ranks = self.method, self.accelerator.num_processes
         with self.accelerator.autocast():
             logps, entropies, aux = model(pack=pack)
-        _demand_finite(logps)
         now, device = logps.detach(), logps.device
-        of = torch.repeat_interleave(torch.arange(len(pack.rows)), torch.tensor(pack.lengths)).to(device)
+        owners = TokenOwners.of_lengths(pack.lengths, device)
         old = torch.cat(
             [_or(batch.old[row], own).to(device) for row, own in zip(pack.rows, pack.by_completion(now), strict=True)]
         )
         reference = torch.cat([batch.reference[row] for row in pack.rows]).to(device) if method.beta else now
-        self._fill_late(batch, pack, completion_sums(k1(now, reference), of))
+        self._fill_late(batch, pack, owners.sums(k1(now, reference)))
         advantages = torch.cat(
             [_found(batch.advantages[row]).expand(length) for row, length in zip(pack.rows, pack.lengths, strict=True)]
         )
-        ratio = RATIOS[method.ratio_over](logps, old, of)
+        ratio = RATIOS[method.ratio_over](logps, old, owners)
         objective, is_limited = OBJECTIVES[method.objective](logps, ratio, advantages.to(device), method)
         if batch.sampling:
-            objective = objective * self._correction(batch, pack, old, of, sums)
+            objective = objective * self._correction(batch, pack, old, owners, sums)
         if method.beta and method.kl_place == "loss":
             objective = objective + method.beta * KL_ESTIMATORS[method.kl_estimator](logps, reference)
         if method.entropy_weight:
             objective = objective - method.entropy_weight * entropies
-        sums["tokens"] += len(logps)
-        sums["kl"] += float(k1(now, reference).sum())
-        sums["entropy"] += float(entropies.detach().sum())
-        sums["ratio"] += float(ratio.detach().sum())
-        sums["limited"] += float(is_limited.sum())
-        add_surprise(sums, now, entropies.detach(), of)
-        loss: Tensor = (weights[list(pack.rows)].to(device)[of] * objective).sum() * ranks
+        sums.add("tokens", len(logps))
+        figures = {_LOGPS: now, "kl": k1(now, reference), "entropy": entropies, "ratio": ratio, "limited": is_limited}
+        for name, values in figures.items():
+            sums.add(name, values)
+        add_surprise(sums, now, entropies.detach(), owners)
+        loss: Tensor = (weights[list(pack.rows)].to(device)[owners.of] * objective).sum() * ranks
         return loss if aux is None else loss + self.aux_weight * aux * len(pack.rows) / len(batch.completions)
 
-    def _correction(self, batch: StepBatch, pack: Pack, old: Tensor, of: Tensor, sums: dict[str, float]) -> Tensor:
+    def _correction(self, batch: StepBatch, pack: Pack, old: Tensor, owners: TokenOwners, sums: DeviceSums) -> Tensor:
         """Return [N] weights of the pack's tokens, which an engine drew from almost the policy that they count as."""
         sampling = torch.cat([batch.sampling[row] for row in pack.rows]).to(old)
-        weights = importance_weights(old, sampling, of, over=self.correction.over, cap=self.correction.cap)
-        sums["sampling_kl"] += float(sampling_kl(old, sampling).sum())
-        sums["weights"] += float(weights.sum())
-        sums["weight_squares"] += float(weights.square().sum())
-        sums["weighted"] += len(weights)
+        weights = importance_weights(old, sampling, owners, over=self.correction.over, cap=self.correction.cap)
+        sums.add("sampling_kl", sampling_kl(old, sampling))
+        sums.add("weights", weights)
+        sums.add("weight_squares", weights.square())
+        sums.add("weighted", len(weights))
         return weights
 
     def _rows_that_wait(self, packs: Sequence[Pack], batch: StepBatch) -> list[bool]:
@@ -209,7 +213,10 @@ class PolicyStep:
         rewards = batch.rewards
         if method.beta and method.kl_place == "reward":
             pairs = zip(batch.old, batch.reference, waits, strict=True)
-            own = [0.0 if late else float(k1(_found(old), reference).sum()) for old, reference, late in pairs]
+            own_kl = DeviceSums()
+            for row, (old, reference, late) in enumerate(pairs):
+                own_kl.add(str(row), 0.0 if late else k1(_found(old), reference))
+            own = [*own_kl.numbers().values()]
             rewards = rewards - method.beta * torch.tensor(list(chain.from_iterable(of_all_ranks(own)))).to(rewards)
         values = self._of_groups(batch, rewards, torch.arange(len(rewards)))[batch.own]
         batch.advantages = [None if late else value for late, value in zip(waits, values[:, None], strict=True)]
@@ -260,7 +267,7 @@ class PolicyStep:
         return torch.split(own, lengths.tolist())
 
     def _logps(
-        self, model: Any, packs: Sequence[Pack], batch: StepBatch, *, surprise: dict[str, float] | None = None
+        self, model: Any, packs: Sequence[Pack], batch: StepBatch, *, surprise: DeviceSums | None = None
     ) -> list[Tensor | None]:
         """Return log-probabilities of each row of these packs, without gradient; None for other rows.
 
@@ -268,15 +275,16 @@ class PolicyStep:
             surprise: sums that those of these rows are added to.
         """
         found: list[Tensor | None] = [None] * len(batch.completions)
+        sums = DeviceSums((_LOGPS,))
         with self._computing(model, packs), self.accelerator.autocast():
             for pack in packs:
                 logps, entropies, _aux = model(pack=pack)
-                _demand_finite(logps)
+                sums.add(_LOGPS, logps)
                 if surprise is not None:
-                    of = torch.repeat_interleave(torch.arange(len(pack.rows)), torch.tensor(pack.lengths))
-                    add_surprise(surprise, logps, entropies, of.to(logps.device))
+                    add_surprise(surprise, logps, entropies, TokenOwners.of_lengths(pack.lengths, logps.device))
                 for row, own in zip(pack.rows, pack.by_completion(logps), strict=True):
                     found[row] = own
+        _demand_finite(sums.numbers()[_LOGPS])
         return found
 
     def _computing(self, model: Any, packs: Sequence[Pack]) -> AbstractContextManager[Any]:
@@ -292,8 +300,7 @@ def _weights(method: PolicyAlgorithm, batch: StepBatch, *, longest: int) -> Tens
     return found
 
 
-def _demand_finite(logps: Tensor) -> None:
-    total = float(logps.detach().sum())
+def _demand_finite(total: float) -> None:
     if not -torch.inf < total < torch.inf:
         raise DivergedError(f"the policy's sum of log-probabilities is {total}")
 

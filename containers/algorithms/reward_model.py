@@ -14,6 +14,7 @@ from transformers.modeling_outputs import SequenceClassifierOutputWithPast
 from trl import RewardTrainer
 
 from containers.distributed.ranks import highest_of_ranks
+from containers.distributed.sums import DeviceSums
 from containers.harness.errors import StageError
 from containers.models.loading import SCORE_HEAD
 from containers.packing.dealing import DealtOrder, ranks_of
@@ -213,7 +214,7 @@ class PackedPairTrainer(PairTrainer):
         batch = self._prepare_inputs(inputs)
         packs = self._packs(batch["pairs"])
         scored: list[tuple[Pack, Tensor]] = []
-        total = 0.0
+        losses = DeviceSums()
         for pack in packs:
             exchanges = self.is_fsdp_enabled or pack is packs[-1]
             with nullcontext() if exchanges else self.accelerator.no_sync(model), self.compute_loss_context_manager():
@@ -221,14 +222,14 @@ class PackedPairTrainer(PairTrainer):
                 loss = self._pack_loss(scores, batch, pack) * (len(pack.pairs) / len(batch["pairs"]))
                 self.accelerator.backward(loss / self.current_gradient_accumulation_steps)
             scored.append((pack, scores.detach()))
-            total += float(loss.detach())
+            losses.add("packs", loss)
         with torch.no_grad(), self.compute_loss_context_manager():
             whole = self._loss_of(lambda **_: _outputs(scored), batch)
+        losses.add("whole", whole)
+        total, of_whole = losses.numbers().values()
         # False for a NaN loss, which RecorderCallback reports.
-        if abs(float(whole) - total) > _LOSS_TOLERANCE * max(1.0, abs(total)):
-            raise StageError(
-                f"The packs' loss {total:.6g} is not RewardTrainer's {float(whole):.6g} on the same scores."
-            )
+        if abs(of_whole - total) > _LOSS_TOLERANCE * max(1.0, abs(total)):
+            raise StageError(f"The packs' loss {total:.6g} is not RewardTrainer's {of_whole:.6g} on the same scores.")
         mean: Tensor = whole / self.current_gradient_accumulation_steps
         return mean
 

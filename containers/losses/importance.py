@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from containers.losses.ratios import completion_sums
+from containers.losses.ratios import TokenOwners
 
 ImportanceOver = Literal["token", "completion", "off"]
 
@@ -29,13 +29,15 @@ def sampling_kl(logps: Tensor, sampling: Tensor) -> Tensor:
     return difference.exp() - 1 - difference
 
 
-def importance_weights(logps: Tensor, sampling: Tensor, of: Tensor, *, over: ImportanceOver, cap: float) -> Tensor:
+def importance_weights(
+    logps: Tensor, sampling: Tensor, owners: TokenOwners, *, over: ImportanceOver, cap: float
+) -> Tensor:
     """Return [N] by how much more likely each token, or its whole completion, is under the policy; at most `cap`.
 
     Args:
         logps: [N] under the policy that the completions count as written by.
         sampling: [N] under what wrote them.
-        of: [N] the completion of each token, counted from 0.
+        owners: of the N tokens.
 
     Source: truncated importance sampling: Ionides 2008, doi:10.1198/106186008X320456; for engines: Yao et al. 2025,
     "Your efficient RL framework secretly brings you off-policy RL training".
@@ -45,7 +47,7 @@ def importance_weights(logps: Tensor, sampling: Tensor, of: Tensor, *, over: Imp
     if over == "off":
         return torch.ones_like(difference)
     if over == "completion":
-        difference = completion_sums(difference, of)[of]
+        difference = owners.sums(difference)[owners.of]
     return difference.exp().clamp(max=cap)
 
 

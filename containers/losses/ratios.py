@@ -1,34 +1,59 @@
 """Ratios of the policy to the one that wrote the completions, and the KL to the reference.
 
 Tokens are flat, completion by completion. In each function: logps, old_logps, reference_logps [N] log-probabilities of
-the tokens under the policy, under the policy that wrote them, and under the reference; `of` [N] the completion of each
-token, counted from 0.
+the tokens under the policy, under the policy that wrote them, and under the reference; `owners`: the completion of each
+token.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-def token_ratio(logps: Tensor, old_logps: Tensor, of: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class TokenOwners:
+    """Which completion each token belongs to.
+
+    Attributes:
+        of: [N] counted from 0, on the device of the tokens' values.
+        num_completions: C, which the host knows, so that it need not read `of` from a GPU.
+    """
+
+    of: Tensor
+    num_completions: int
+
+    @classmethod
+    def of_lengths(cls, lengths: Sequence[int], device: torch.device) -> "TokenOwners":
+        """Return the owners of the tokens of completions with so many tokens each."""
+        of = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+        return cls(of.to(device), len(lengths))
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Return [C] sums of the values [N] of each completion's tokens."""
+        zeros = torch.zeros(self.num_completions, dtype=values.dtype, device=values.device)
+        return zeros.index_add(0, self.of, values)
+
+
+def token_ratio(logps: Tensor, old_logps: Tensor, owners: TokenOwners) -> Tensor:
     """Return [N] the probability of each token by what it was when the completion was written."""
     return (logps - old_logps).exp()
 
 
-def completion_ratio(logps: Tensor, old_logps: Tensor, of: Tensor) -> Tensor:
+def completion_ratio(logps: Tensor, old_logps: Tensor, owners: TokenOwners) -> Tensor:
     """Return [N] the ratio of each token's whole completion. Source: Ahmadian et al. 2024, arXiv:2402.14740."""
-    return completion_sums(logps - old_logps, of).exp()[of]
+    return owners.sums(logps - old_logps).exp()[owners.of]
 
 
-def completion_mean_ratio(logps: Tensor, old_logps: Tensor, of: Tensor) -> Tensor:
+def completion_mean_ratio(logps: Tensor, old_logps: Tensor, owners: TokenOwners) -> Tensor:
     """Return [N] the geometric mean of the ratios of the completion's tokens.
 
     Source: Zheng et al. 2025 (GSPO), arXiv:2507.18071, eq. 7.
     Example: a completion whose two tokens have the ratios 2 and 8 has 4 for both.
     """
     difference = logps - old_logps
-    return (completion_sums(difference, of) / completion_sums(torch.ones_like(difference), of)).exp()[of]
+    return (owners.sums(difference) / owners.sums(torch.ones_like(difference))).exp()[owners.of]
 
 
 def k1(logps: Tensor, reference_logps: Tensor) -> Tensor:
@@ -50,13 +75,7 @@ def k3(logps: Tensor, reference_logps: Tensor) -> Tensor:
     return difference.exp() - difference - 1
 
 
-def completion_sums(values: Tensor, of: Tensor) -> Tensor:
-    """Return [C] sums of the tokens' values of each completion."""
-    number = int(of[-1]) + 1 if len(of) else 0
-    return torch.zeros(number, dtype=values.dtype, device=values.device).index_add(0, of, values)
-
-
-RATIOS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+RATIOS: Mapping[str, Callable[[Tensor, Tensor, TokenOwners], Tensor]] = {
     "token": token_ratio,
     "completion": completion_ratio,
     "completion_mean": completion_mean_ratio,

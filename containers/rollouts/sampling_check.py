@@ -9,11 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from containers.contracts.configs.train_policy import SamplingCorrection, TrainPolicyConfig
+from containers.distributed.sums import DeviceSums
 from containers.formatting import percent
 from containers.harness.context import StageContext
 from containers.harness.errors import StageError
 from containers.losses.importance import effective_share
-from containers.losses.ratios import completion_sums
+from containers.losses.ratios import TokenOwners
 from containers.rollouts.engines import Rollouts
 
 # Rollouts whose surprise is looked at together, and standard errors beyond which it is no chance.
@@ -25,7 +26,7 @@ SURPRISE = ("surprise", "surprise_squares", "surprise_tokens")
 SUMS = (*SURPRISE, "sampling_kl", "weights", "weight_squares", "weighted")
 
 
-def add_surprise(sums: dict[str, float], logps: Tensor, entropies: Tensor, of: Tensor) -> None:
+def add_surprise(sums: DeviceSums, logps: Tensor, entropies: Tensor, owners: TokenOwners) -> None:
     """Add how much less likely tokens are than samples would be: of each completion the sum of −log p − entropy.
 
     Its mean is 0 for samples of the policy, however they end, and its square is its variance.
@@ -34,12 +35,12 @@ def add_surprise(sums: dict[str, float], logps: Tensor, entropies: Tensor, of: T
         sums: those of `SURPRISE`.
         logps: [N] log-probabilities of the tokens.
         entropies: [N] of the distributions that they were drawn from.
-        of: [N] the completion of each token, counted from 0.
+        owners: of the N tokens.
     """
-    found = completion_sums(-logps - entropies, of)
-    sums["surprise"] += float(found.sum())
-    sums["surprise_squares"] += float(found.square().sum())
-    sums["surprise_tokens"] += len(logps)
+    found = owners.sums(-logps - entropies)
+    sums.add("surprise", found)
+    sums.add("surprise_squares", found.square())
+    sums.add("surprise_tokens", len(logps))
 
 
 @dataclass

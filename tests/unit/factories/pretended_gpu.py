@@ -5,8 +5,10 @@ CPU may go into one with tensors of the GPU where torch lets it (a number, an in
 their types, speed and memory are the CPU's: nothing is said about these.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +18,20 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+import containers
+
 GPU = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
 aten = torch.ops.aten
 _COPIES = {aten.copy_.default, aten._to_copy.default}
 _INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+# The host waits for a GPU in these, which give it a number or need one to know how large their outcome is.
+_WAITING = {
+    aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default,
+    aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default,
+}  # fmt: skip
+_open_notes: list[list[str]] = []
+_PRODUCT = f"{Path(containers.__file__).parent}/"
 # Whether torch itself makes tensors for an operation on the GPU, which then lie there.
 _within = [False]
 
@@ -47,6 +58,7 @@ class OnGpu(torch.Tensor):
     is_cpu = property(lambda self: False)
 
     def tolist(self) -> Any:
+        _note_wait("tolist")
         return self.held.detach().tolist()
 
     def numpy(self, *_: Any, **__: Any) -> Any:
@@ -82,6 +94,7 @@ def on_cpu(given: Tensor) -> Tensor:
     moved: Any = _Move.apply
     if not isinstance(given, OnGpu):
         return given
+    _note_wait("copy")
     return moved(given) if given.requires_grad else given.held.detach().clone()
 
 
@@ -107,6 +120,40 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     with _Operations(), _Functions():
         yield
+
+
+@contextmanager
+def host_waits() -> Iterator[list[str]]:
+    """Note while this is open each time that the host waits for the pretended GPU: `tolist in losses/ratios.py`."""
+    _open_notes.append([])
+    try:
+        yield _open_notes[-1]
+    finally:
+        _open_notes.pop()
+
+
+def _note_wait(operation: str) -> None:
+    if not _open_notes:
+        return
+    frame: Any = sys._getframe(1)
+    while frame and not frame.f_code.co_filename.startswith(_PRODUCT):
+        frame = frame.f_back
+    place = frame.f_code.co_filename.removeprefix(_PRODUCT) if frame else "a library"
+    _open_notes[-1].append(f"{operation} in {place}, {frame.f_code.co_name if frame else ''}")
+
+
+def _makes_host_wait(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the GPU must answer before the host goes on."""
+    if func in _WAITING:
+        return True
+    if func is aten.repeat_interleave.Tensor:
+        return kwargs.get("output_size") is None
+    if func in _COPIES:
+        if func is aten.copy_.default:
+            return isinstance(args[1], OnGpu) and not isinstance(args[0], OnGpu)
+        return isinstance(args[0], OnGpu) and kwargs.get("device") is not None and not _is_gpu(kwargs["device"])
+    masks = (index for index in (args[1] if func in _INDEXED else ()) if index is not None)
+    return any(isinstance(index, OnGpu) and index.dtype == torch.bool for index in masks)
 
 
 def _is_gpu(device: Any) -> bool:
@@ -135,6 +182,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if kwargs.get("device") is not None:
         goes_to_gpu = _is_gpu(kwargs["device"]) or (_within[-1] and func is not aten._to_copy.default)
         kwargs = {**kwargs, "device": _CPU}
+    if any(isinstance(tensor, OnGpu) for tensor in tensors) and _makes_host_wait(func, args, kwargs):
+        _note_wait(func.name().removeprefix("aten::"))
     held_args, held_kwargs = tree_map(lambda leaf: leaf.held if isinstance(leaf, OnGpu) else leaf, (args, kwargs))
     found = func(*held_args, **held_kwargs)
     if not goes_to_gpu:

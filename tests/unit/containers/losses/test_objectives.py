@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from containers.contracts.configs.parts.policy_algorithms import OBJECTIVES, POLICY_ALGORITHMS
-from containers.losses.ratios import KL_ESTIMATORS, RATIOS
+from containers.losses.ratios import KL_ESTIMATORS, RATIOS, TokenOwners
 from containers.losses.weights import WEIGHTS
 
 pytestmark = pytest.mark.stages
 
 # Two completions, of two tokens and of one.
-OF = torch.tensor([0, 0, 1])
+OWNERS = TokenOwners.of_lengths((2, 1), torch.device("cpu"))
 OLD = torch.tensor([0.1, 0.05, 0.5]).log()
 LOGPS = torch.tensor([2.0, 8.0, 0.5]).log() + OLD
 
@@ -22,7 +22,7 @@ LOGPS = torch.tensor([2.0, 8.0, 0.5]).log() + OLD
     [("token", [2, 8, 0.5]), ("completion", [16, 16, 0.5]), ("completion_mean", [4, 4, 0.5])],
 )
 def test_ratios(name: str, wanted: list[float]) -> None:
-    torch.testing.assert_close(RATIOS[name](LOGPS, OLD, OF), torch.tensor(wanted))
+    torch.testing.assert_close(RATIOS[name](LOGPS, OLD, OWNERS), torch.tensor(wanted))
 
 
 def test_a_clipped_ratio_has_no_gradient_where_it_would_go_further() -> None:
