@@ -188,7 +188,7 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             args=ready_to_divide(
                 TrainingArguments(
                     **common,
-                    activation_checkpointing=config.gradient_checkpointing,
+                    activation_checkpointing=bool(config.gradient_checkpointing),
                     activation_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
                     remove_unused_columns=False,
                 ),

@@ -20,6 +20,7 @@ from containers.models.loading import load_causal_model, load_reward_model, load
 from containers.models.shared_base import adapted_classifier, adapter_on, sharing_classifier
 from containers.models.weights import SCORE_HEAD
 from containers.scoring.scorer import classifier_of, score_head_weight
+from containers.training.kept_layers import keep_some
 
 _ROLE = "reward_model"
 
@@ -59,6 +60,7 @@ def start_critic(
     classifier = classifier_of(model)
     if config.gradient_checkpointing:
         classifier.gradient_checkpointing_enable({"use_reentrant": False})
+        keep_some(classifier, config.gradient_checkpointing)
     backbone = getattr(classifier, classifier.base_model_prefix)
     return Critic(classifier, backbone, score_head_weight(model), trained, **shared)  # type: ignore[arg-type]
 

@@ -169,12 +169,14 @@ def _checkpointing(shape: Shape) -> Fallback | str:
     config = shape.config
     if isinstance(config, TrainRewardModelConfig) and config.trainable == "head":
         return "a head that is trained alone keeps no activations that gradient checkpointing could save"
-    if not isinstance(config, _TRAININGS) or config.gradient_checkpointing:
+    if not isinstance(config, _TRAININGS) or config.gradient_checkpointing is True:
         return "gradient checkpointing is on already"
     return Fallback(
         name="gradient_checkpointing",
         after=FailureKind.OUT_OF_GPU_MEMORY,
-        change="gradient checkpointing on, about a third more time",
+        change="gradient checkpointing in every layer"
+        if config.gradient_checkpointing
+        else "gradient checkpointing on, about a third more time",
     )
 
 

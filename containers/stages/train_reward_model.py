@@ -125,7 +125,7 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
                     # It would also set the adapters' own to 0.
                     disable_dropout=config.lora is None or not config.lora.dropout,
                     # A frozen trunk keeps no activations that could be computed again.
-                    gradient_checkpointing=config.gradient_checkpointing and config.trainable != "head",
+                    gradient_checkpointing=bool(config.gradient_checkpointing) and config.trainable != "head",
                 ),
                 context.spec.profile,
                 offload=config.optimizer.offload,

@@ -33,6 +33,7 @@ from containers.training.callbacks import RecorderCallback, SaveCallback, StopCa
 from containers.training.checkpoints import CheckpointManifestCallback, checkpoint_step
 from containers.training.copy_trial import try_copies
 from containers.training.examples import TrainingExamples, read_training_examples, resolve_training_schedule
+from containers.training.kept_layers import KeptLayersCallback
 from containers.training.loop import resume_point, train, verify_training
 from containers.training.records import Prepared, write_training_records
 from containers.training.sharding import DividedModelCallback, divides_model, whole_model
@@ -124,6 +125,8 @@ class Training(ABC, Generic[ConfigT]):
             CheckpointManifestCallback(context.spec, context.recorder, limit=config.schedule.save_total_limit),
             StopCallback(context.stop, context.recorder),
         ]
+        if config.gradient_checkpointing not in (True, False):
+            callbacks.append(KeptLayersCallback(config.gradient_checkpointing, context.recorder))
         if divides_model(context.spec.profile):
             callbacks.append(DividedModelCallback(context.recorder))
         if is_first_rank():

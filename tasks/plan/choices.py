@@ -1,9 +1,11 @@
 """Settings of each training that fit its GPUs: those that change the weights least first, then the fastest."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from containers.contracts.configs.parts.training import Checkpointing
 from containers.contracts.hardware import GIB
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
@@ -16,8 +18,13 @@ from tasks.plan.limits import memory_bytes
 _ROOM = 0.92
 # Assumed: divided layers are gathered twice in every step.
 _DIVIDED_FACTOR = 1.1
-_PACK_PARTS = (1, 2, 4)
+# Other packs must save so much time to be proposed for it: what launches take is a coarse estimate.
+_WORTH = 1.02
+_PACK_SIZES = (0.25, 0.5, 2, 4)
+# Whether layers compute again: none, all but every n-th, all.
+_CHECKPOINTING: tuple[Checkpointing, ...] = (False, 2, 3, 4, 6, 9, 12, True)
 _SHORTEST_PACK = 2048
+_SOME_AGAIN = re.compile(r"(?<=\.gradient_checkpointing=)\d+")
 _SHOWN = 3
 
 
@@ -29,6 +36,7 @@ class Choice:
         changes: as `--set` takes them; none: as configured.
         memory_bytes: estimated, of one GPU.
         seconds: estimated, of the stage; None: unknown.
+        saved_seconds: by which that is less than with the settings of the run; None: unknown.
         has_fewer_bits: whether the frozen weights are quantized.
     """
 
@@ -36,6 +44,7 @@ class Choice:
     changes: tuple[str, ...]
     memory_bytes: float
     seconds: float | None
+    saved_seconds: float | None
     has_fewer_bits: bool
 
 
@@ -45,7 +54,7 @@ def fitting_settings(
     *,
     planners: Mapping[StageName, Callable[[PlanContext], StagePlan]],
 ) -> tuple[Choice, ...]:
-    """Return up to three settings for each training that is still to be done; nothing without GPUs."""
+    """Return up to three settings for each training that is still to be done, and its own; nothing without GPUs."""
     if not context.profile.num_gpus:
         return ()
     found: list[Choice] = []
@@ -57,31 +66,39 @@ def fitting_settings(
 
 def _of_stage(context: PlanContext, planned: StagePlan, planner: Callable[[PlanContext], StagePlan]) -> list[Choice]:
     most = _ROOM * context.profile.gpu_memory_gib * GIB
-    tried = (_tried(changed, planned.stage, changes, planner) for changes, changed in _variants(context, planned))
+    tried = (_tried(changed, planned, changes, planner) for changes, changed in _variants(context, planned))
     fitting = [choice for choice in tried if choice is not None and choice.memory_bytes <= most]
     best: dict[tuple[str, ...], Choice] = {}
     for choice in sorted(fitting, key=_rank):
-        # Smaller packs gain nothing where larger ones fit.
-        best.setdefault(tuple(change for change in choice.changes if ".pack_tokens=" not in change), choice)
-    return list(best.values())[:_SHOWN]
+        best.setdefault(_kind(choice), choice)
+    shown = list(best.values())
+    return [*shown[:_SHOWN], *(choice for choice in shown[_SHOWN:] if not choice.changes)]
+
+
+def _kind(choice: Choice) -> tuple[str, ...]:
+    """Return what its settings have in common with others that differ in sizes alone; the best of them is proposed."""
+    kinds = (_SOME_AGAIN.sub("some", change) for change in choice.changes)
+    return tuple(kind for kind in kinds if ".pack_tokens=" not in kind)
 
 
 def _rank(choice: Choice) -> tuple[bool, float, int, float]:
     divided = any(change.endswith("distribution=fsdp") for change in choice.changes)
-    seconds = (choice.seconds or 0.0) * (_DIVIDED_FACTOR if divided else 1.0)
+    packs = any(".pack_tokens=" in change for change in choice.changes)
+    seconds = (choice.seconds or 0.0) * (_DIVIDED_FACTOR if divided else 1.0) * (_WORTH if packs else 1.0)
     return choice.has_fewer_bits, round(seconds), len(choice.changes), -choice.memory_bytes
 
 
 def _tried(
-    context: PlanContext, stage: StageName, changes: tuple[str, ...], planner: Callable[[PlanContext], StagePlan]
+    context: PlanContext, planned: StagePlan, changes: tuple[str, ...], planner: Callable[[PlanContext], StagePlan]
 ) -> Choice | None:
     try:
         plan = planner(replace(context, mistakes=[]))
     except ScheduleError:
         return None
-    section = getattr(context.config, stage.value)
-    seconds = None if plan.time is None else plan.time.value
-    return Choice(stage, changes, memory_bytes(plan), seconds, section.quantization is not None)
+    section = getattr(context.config, planned.stage.value)
+    before, seconds = (None if one.time is None else one.time.value for one in (planned, plan))
+    saved = None if before is None or seconds is None else before - seconds
+    return Choice(planned.stage, changes, memory_bytes(plan), seconds, saved, section.quantization is not None)
 
 
 def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[str, ...], PlanContext]]:
@@ -89,7 +106,7 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
     stage = planned.stage
     section = getattr(context.config, stage.value)
     whole = next((figure.value for figure in planned.figures if figure.name == "computed at a time"), None)
-    packs = [None, *(int(whole) // part for part in _PACK_PARTS[1:])] if whole and section.pack else [None]
+    packs = [None, *(int(whole * size) for size in _PACK_SIZES)] if whole and section.pack else [None]
     quantizations = [section.quantization]
     divides = stage_profile(context.profile, stage).distribution == "fsdp"
     may_be_quantized = section.lora is not None and getattr(section, "rollout_engine", "") != "vllm"
@@ -99,7 +116,7 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
     divides_policy = stage is StageName.TRAIN_POLICY and may_divide_policy(context)
     if divides_policy or (stage in DIVISIBLE and context.profile.num_processes > 1 and not divides):
         distributions.append("fsdp")
-    for quantization, checkpointing, pack, distribution in product(quantizations, (False, True), packs, distributions):
+    for quantization, checkpointing, pack, distribution in product(quantizations, _CHECKPOINTING, packs, distributions):
         if quantization is not None and (divides or distribution == "fsdp"):
             continue
         if pack is not None and pack < _SHORTEST_PACK:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from containers.contracts.configs.parts.training import Quantization
+from containers.contracts.configs.parts.training import Checkpointing, Quantization, keeps_activations
 from containers.contracts.hardware import GIB, GpuProfile
 from containers.token_budgets import CPU_BATCH_TOKENS, gpu_batch_tokens
 from tasks.plan.inputs.gpu_speed import gpu_speed
@@ -40,9 +40,9 @@ COMPLETION_FRACTION = 0.5
 _CPU_DRAWING_SECONDS = 30e-9
 # Time per weight of clipping, AdamW and clearing the gradient, on one core.
 _OPTIMIZER_SECONDS = 6e-9
-# Minimum time of one generated token in a block, however small the model: Python and kernel launches. With a CUDA graph
-# there is no Python. Adapters that are not merged, and a shared prompt, launch more; measured as ratios without a GPU
-# (docs/experiments.md).
+# Minimum time of one generated token, or of one pack, in a block, however small the model: Python and kernel launches.
+# With a CUDA graph there is no Python. Adapters that are not merged, and a shared prompt, launch more; measured as
+# ratios without a GPU (docs/experiments.md).
 _SECONDS_PER_BLOCK_AND_TOKEN, _SECONDS_IN_A_GRAPH = 0.8e-3, 0.25e-3
 ADAPTED_FACTOR, SHARED_PROMPT_FACTOR = 1.5, 2.4
 # Drawing, looking up and adding one value of a bootstrap took 11 to 15 ns on one core.
@@ -89,10 +89,16 @@ class TrainingLoad:
     forward_tokens: int
     mean_tokens: float
     judged_tokens: float
-    gradient_checkpointing: bool
+    gradient_checkpointing: Checkpointing
     uses_adapters: bool
     quantization: Quantization | None = None
     offloads: bool = False
+
+    @property
+    def kept_layers(self) -> int:
+        """Layers that keep their activations for the backward."""
+        layers = range(self.shape.num_hidden_layers)
+        return sum(keeps_activations(layer, self.gradient_checkpointing) for layer in layers)
 
 
 def value_bytes(profile: GpuProfile) -> int:
@@ -213,11 +219,22 @@ def training_work(load: TrainingLoad, profile: GpuProfile, *, sequences: float) 
     Frozen weights need no gradient: 4 operations per weight and token instead of 6; checkpointing repeats the forward.
     The language head is counted separately (`tasks.plan.head`).
     """
-    per_weight = 4 if load.uses_adapters else 6
-    per_weight += 2 if load.gradient_checkpointing else 0
+    again = 1 - load.kept_layers / load.shape.num_hidden_layers
+    per_weight = (4 if load.uses_adapters else 6) + 2 * again
     operations = per_weight * multiplied_parameters(load.shape) * sequences * load.mean_tokens
     slowness = 1.0 if load.quantization is None else _DEQUANTIZING_FACTOR
-    return Work(operations, slowness * operations / (gpu_speed(profile).flops * profile.num_processes))
+    computing = slowness * operations / (gpu_speed(profile).flops * profile.num_processes)
+    return Work(operations, max(computing, _launching_seconds(load, profile, sequences=sequences)))
+
+
+def _launching_seconds(load: TrainingLoad, profile: GpuProfile, *, sequences: float) -> float:
+    """Time to launch the kernels of all packs on a GPU, forward, again and backward: the least that they take."""
+    if not profile.num_gpus:
+        return 0.0
+    packs = sequences * load.mean_tokens / (load.forward_tokens * profile.num_processes)
+    layers = load.shape.num_hidden_layers
+    factor = ADAPTED_FACTOR if load.uses_adapters else 1.0
+    return packs * (3 * layers - load.kept_layers) * factor * _SECONDS_PER_BLOCK_AND_TOKEN
 
 
 def optimizer_work(load: TrainingLoad, profile: GpuProfile, *, num_steps: int) -> Work:
@@ -293,11 +310,11 @@ def bootstrap_work(*, values: int, num_bootstrap: int, num_means: int) -> Work:
 
 def activation_bytes(load: TrainingLoad, size: int) -> int:
     """Bytes that one forward on one device keeps for its backward; `size` are those of a number."""
-    shape, block = load.shape, _values_of_block(load.shape)
-    if load.gradient_checkpointing:
-        again = _RECOMPUTED_FACTOR * block
-        return math.ceil(load.forward_tokens * size * (shape.num_hidden_layers * shape.hidden_size + again))
-    return math.ceil(load.forward_tokens * size * shape.num_hidden_layers * _KEPT_FACTOR * block)
+    shape, block, kept = load.shape, _values_of_block(load.shape), load.kept_layers
+    again = shape.num_hidden_layers - kept
+    # Layers that compute again keep their inputs, and one at a time is computed.
+    values = kept * _KEPT_FACTOR * block + again * shape.hidden_size + (_RECOMPUTED_FACTOR * block if again else 0)
+    return math.ceil(load.forward_tokens * size * values)
 
 
 def _values_of_block(shape: ModelShape) -> int:

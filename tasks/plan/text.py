@@ -113,8 +113,16 @@ def choice_lines(plan: RunPlan) -> list[str]:
         for number, choice in enumerate(own, start=1):
             took = "?" if choice.seconds is None else duration_text(choice.seconds)
             how = " ".join(f"--set {change}" for change in choice.changes) or "as configured"
-            lines.append(f"    {number}. {size_text(choice.memory_bytes):>9}  {took:>7}  {how}")
+            saved = _saved_text(choice.saved_seconds)
+            lines.append(f"    {number}. {size_text(choice.memory_bytes):>9}  {took:>7}{saved:<14}  {how}")
     return lines
+
+
+def _saved_text(seconds: float | None) -> str:
+    """How much less or more time than the run's own settings take; empty where it is the same or unknown."""
+    if seconds is None or abs(seconds) < 1:
+        return ""
+    return f" ({duration_text(abs(seconds))} {'less' if seconds > 0 else 'more'})"
 
 
 def _alone(plan: RunPlan) -> str:

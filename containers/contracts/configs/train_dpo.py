@@ -18,6 +18,7 @@ from containers.contracts.configs.parts.training import (
     QUANTIZATION,
     SCHEDULE,
     ChatTemplate,
+    Checkpointing,
     LoraSettings,
     OptimizerSettings,
     Quantization,
@@ -67,7 +68,7 @@ class TrainDpoConfig(Frozen):
     )
     lora: LoraSettings | None = Field(LoraSettings(), description="Train adapters only; null: every weight")
     quantization: Quantization | None = Field(None, description=QUANTIZATION)
-    gradient_checkpointing: bool = Field(True, description=CHECKPOINTING)
+    gradient_checkpointing: Checkpointing = Field(True, description=CHECKPOINTING)
     pack: bool = Field(
         True,
         description="Compute each prompt once for both of its completions, without padding; models with another kind "

@@ -32,6 +32,7 @@ from containers.contracts.configs.parts.training import (
     SCHEDULE,
     VLLM_FRACTION_ALONE,
     VLLM_FRACTION_BESIDE_TRAINING,
+    Checkpointing,
     LoraSettings,
     OptimizerSettings,
     Quantization,
@@ -129,7 +130,7 @@ class TrainPolicyConfig(Frozen):
     )
     lora: LoraSettings | None = Field(LoraSettings(), description="Train adapters only; null: every weight")
     quantization: Quantization | None = Field(None, description=QUANTIZATION)
-    gradient_checkpointing: bool = Field(True, description=CHECKPOINTING)
+    gradient_checkpointing: Checkpointing = Field(True, description=CHECKPOINTING)
     distribution: Literal["ddp", "fsdp"] = Field(
         "ddp",
         description="ddp: each rank holds the whole policy; fsdp: the ranks divide its weights, gradients and "

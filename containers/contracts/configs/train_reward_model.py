@@ -12,6 +12,7 @@ from containers.contracts.configs.parts.training import (
     QUANTIZATION,
     SCHEDULE,
     ChatTemplate,
+    Checkpointing,
     LoraSettings,
     OptimizerSettings,
     Quantization,
@@ -47,7 +48,7 @@ class TrainRewardModelConfig(Frozen):
     zero_sum_penalty: Weight = Field(
         0.0, description="Pull the mean score of each batch to zero, but not that of single pairs; 0: off"
     )
-    gradient_checkpointing: bool = Field(True, description=CHECKPOINTING)
+    gradient_checkpointing: Checkpointing = Field(True, description=CHECKPOINTING)
     pack: bool = Field(
         True,
         description="Compute each prompt once for both of its answers, without padding; models with another kind of "

@@ -12,6 +12,7 @@ from containers.contracts.configs.parts.training import (
     QUANTIZATION,
     SCHEDULE,
     ChatTemplate,
+    Checkpointing,
     LoraSettings,
     OptimizerSettings,
     Quantization,
@@ -33,7 +34,7 @@ class TrainSftConfig(Frozen):
     )
     lora: LoraSettings | None = Field(None, description="Train adapters only; null: every weight")
     quantization: Quantization | None = Field(None, description=QUANTIZATION)
-    gradient_checkpointing: bool = Field(False, description=CHECKPOINTING)
+    gradient_checkpointing: Checkpointing = Field(False, description=CHECKPOINTING)
     pack: bool = Field(
         True,
         description="Compute completions without padding, and the prompt of a pair once where both are imitated; "

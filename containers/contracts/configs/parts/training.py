@@ -2,7 +2,14 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import (
+    AfterValidator,
+    Field,
+    StrictBool,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from containers.contracts.base import Fraction, Frozen, Positive, Steps, Weight, Width
 
@@ -14,7 +21,10 @@ VLLM_FRACTION_ALONE = 0.9
 # Completions that a vLLM of an evaluation writes at the same time on a GPU, as far as its cache holds them.
 VLLM_SEQUENCES = 256
 LONGEST = "Tokens of prompt plus completion; longer ones are left out and counted"
-CHECKPOINTING = "Compute activations again in the backward pass: less memory, more time"
+CHECKPOINTING = (
+    "Compute activations again in the backward pass: less memory, more time. A number n: every n-th layer keeps its "
+    "activations, the others compute them again"
+)
 QUANTIZATION = (
     "Hold the frozen weights in 4 bits (nf4) or 8 (int8) while adapters train; the published model has the dequantized "
     "weights with the adapters merged. null: in the profile's precision"
@@ -24,6 +34,29 @@ SCHEDULE = "How long, how often evaluated and saved"
 
 
 Quantization = Literal["nf4", "int8"]
+
+
+def _one_message(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    """Check, with one message in place of one for each type."""
+    try:
+        return check(value)
+    except ValidationError as error:
+        raise ValueError(
+            f"`{value}` found, wanted true (every layer computes again), false (none), or a whole number n from 2 to "
+            "1,000: all but every n-th."
+        ) from error
+
+
+# Whether layers compute their activations again in the backward; a number n: all but every n-th.
+Checkpointing = Annotated[StrictBool | Annotated[int, Field(ge=2, le=1000)], WrapValidator(_one_message)]
+
+
+def keeps_activations(layer: int, checkpointing: Checkpointing) -> bool:
+    """Whether that layer, counted from 0, keeps its activations for the backward.
+
+    Example: with 3, of six layers the third and the sixth.
+    """
+    return not checkpointing or (checkpointing is not True and (layer + 1) % checkpointing == 0)
 
 
 def _that_reads_messages(value: str) -> str:

@@ -111,6 +111,17 @@ def test_the_critic_has_curves_and_the_policy_waits_for_it(whole: StageContext) 
     assert "Warning: the critic explains" in said and "after 4 steps" in said
 
 
+def test_layers_that_keep_their_activations_change_neither_policy_nor_critic(
+    tmp_path: Path, inputs: dict[str, Path], whole: StageContext
+) -> None:
+    context = context_of(tmp_path, inputs, gradient_checkpointing=2)
+    train_policy.run(context)
+    assert points_of(context) == points_of(whole)
+    weights = weights_of(whole)
+    assert all(torch.equal(weight, weights[name]) for name, weight in weights_of(context).items())
+    assert "1 of 2 layers keep their activations" in (context.work / "events.jsonl").read_text()
+
+
 def test_a_checkpoint_has_the_completions_that_are_still_to_be_used(whole: StageContext) -> None:
     for step in range(1, 7):
         folder = whole.checkpoints / f"checkpoint-{step}"

@@ -58,6 +58,12 @@ def climbed(kind: FailureKind, planned: Shape, *, host: Host = DOCKER, settings:
                 "gradient_checkpointing: gradient checkpointing on, about a third more time",
             ],
         ),
+        (
+            OOM,
+            shape(TrainRewardModelConfig(gradient_checkpointing=3), box(1, max_per_device_batch_size=1), 2),
+            DOCKER,
+            ["gradient_checkpointing: gradient checkpointing in every layer"],
+        ),
         # 3 per device: half of it, 1.5, does not divide; 1 does.
         (
             OOM,

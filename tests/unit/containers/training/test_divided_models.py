@@ -46,10 +46,10 @@ KINDS: dict[str, tuple[StageName, Any]] = {
         reward_model_config(schedule=PLAN, trainable="head", lora=None, use_cls=True, optimizer=SLOW),
     ),
     "fine-tuning, all weights": (SFT, TrainSftConfig(max_length=256, optimizer=SLOW, schedule=PLAN)),
-    "fine-tuning, adapters, checkpointing": (
+    "fine-tuning, adapters, checkpointing of every second layer": (
         SFT,
         TrainSftConfig(
-            max_length=256, optimizer=SLOW, schedule=PLAN, lora=LoraSettings(r=4, alpha=8), gradient_checkpointing=True
+            max_length=256, optimizer=SLOW, schedule=PLAN, lora=LoraSettings(r=4, alpha=8), gradient_checkpointing=2
         ),
     ),
 }

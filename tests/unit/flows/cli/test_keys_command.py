@@ -70,7 +70,7 @@ def test_every_section_and_every_key_of_a_profile_is_listed() -> None:
         ("dataset.mixture", "list of sections", "[]"),
         ("dataset.mixture.N.weight", "float > 0, or null", "null"),
         ("train_reward_model.trainable", "one of lora, full, head", "lora"),
-        ("train_reward_model.gradient_checkpointing", "true or false", "true"),
+        ("train_reward_model.gradient_checkpointing", "true or false, or int in [2, 1000]", "true"),
         ("train_reward_model.lora", "section, or null", "its defaults"),
         ("train_policy.algorithm", "one of rloo, grpo, dr_grpo, dapo, gspo, cispo, sapo, reinforce++, ppo", "rloo"),
         ("train_policy.parts.overlong_fraction", "float in [0, 1], or null", "null"),

@@ -1,5 +1,6 @@
 """Estimates are held to what was measured: within a factor of two, they are worth planning by."""
 
+import dataclasses
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,6 +110,39 @@ def load(shape: ModelShape, *, uses_adapters: bool = True) -> TrainingLoad:
 
 def gpus(number: int, **changes: object) -> GpuProfile:
     return GpuProfile(name="box", num_gpus=number, num_processes=number, gpu_memory_gib=48, **changes)
+
+
+def test_layers_that_keep_their_activations_cost_memory_and_save_work(shape: ModelShape) -> None:
+    """Of 36 layers, 12 keep them with 3, and 18 with 2."""
+    again = {False: 0, 2: 18, 3: 24, True: 36}
+    loads = {n: dataclasses.replace(load(shape), forward_tokens=8192, gradient_checkpointing=n) for n in again}
+    work = {n: estimates.training_work(one, gpus(1), sequences=100).operations for n, one in loads.items()}
+    memory = {n: estimates.training_memory(one, gpus(1))["activations"] for n, one in loads.items()}
+    for n, layers in again.items():
+        assert loads[n].kept_layers == 36 - layers
+        assert work[n] / work[False] == pytest.approx(1 + 0.5 * layers / 36), "2 beside 4 operations a weight"
+    assert memory[True] < memory[3] < memory[2] < memory[False]
+    assert memory[2] - memory[3] == pytest.approx(6 * (memory[3] - memory[True]) / 12, rel=1e-6)
+
+
+def test_small_packs_take_at_least_the_time_to_launch_their_kernels(shape: ModelShape) -> None:
+    small = shape.model_copy(update={"hidden_size": 256, "intermediate_size": 512})
+    seconds = [
+        estimates.training_work(
+            dataclasses.replace(load(small), forward_tokens=tokens), gpus(1), sequences=1000
+        ).seconds
+        for tokens in (2048, 4096)
+    ]
+    # 250 packs, 36 layers three times (forward, again, backward), 0.8 ms and 1.5 times as much with adapters.
+    assert seconds[0] == pytest.approx(250 * 36 * 3 * 0.8e-3 * 1.5)
+    assert seconds[1] == pytest.approx(seconds[0] / 2)
+    large = [
+        estimates.training_work(
+            dataclasses.replace(load(shape), forward_tokens=tokens), gpus(1), sequences=1000
+        ).seconds
+        for tokens in (8192, 16_384)
+    ]
+    assert large[0] == large[1], "computing takes longer than launching"
 
 
 def test_ranks_share_the_pages_of_weights_that_are_loaded_as_they_lie_in_their_files(shape: ModelShape) -> None:
