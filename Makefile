@@ -11,7 +11,7 @@ PORTS += $(if $(MLFLOW_PORT),--set tracking.mlflow_port=$(MLFLOW_PORT))
 # Tests with containers, and faults, run one after the other; the others share the cores.
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker setup-vllm test-vllm faults chaos mutants proofs test-browser lint check format image image-if-docker ui clean
+.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker setup-vllm test-vllm test-gpu faults chaos mutants proofs test-browser lint check format image image-if-docker ui clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -109,6 +109,9 @@ setup-vllm: $(VLLM_ENV)/.stamp  ## Make the environment with vLLM, on a CPU
 
 test-vllm: setup-vllm  ## The tests that need vLLM, on a CPU (installs it beside the usual environment)
 	$(VLLM_ENV)/bin/python -m pytest -W default -m vllm tests/rollouts $(if $(ONLY),-k '$(ONLY)')
+
+test-gpu: setup  ## The tests that need NVIDIA GPUs: the self-test on them, in the stage image if there is one (minutes)
+	$(BIN)/pytest -m gpu tests/gpu
 
 test-browser: setup  ## The tests that need Chromium
 	$(BIN)/pytest -m browser
