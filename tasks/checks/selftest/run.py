@@ -201,8 +201,12 @@ def speed_of(rows: dict[str, ProbeResult], profile: GpuProfile) -> MeasuredSpeed
         return None
 
     def figures(probe: str) -> dict[str, float]:
+        """Of a probe that passed; of several cards, the least."""
         row = rows.get(probe)
-        return {} if row is None or row.verdict != "passed" else {value.name: value.value for value in row.values}
+        found: dict[str, float] = {}
+        for value in () if row is None or row.verdict != "passed" else row.values:
+            found[value.name] = min(value.value, found.get(value.name, value.value))
+        return found
 
     reward, memory, policy = figures("reward_step"), figures("memory"), figures("policy_step")
     if "work" not in reward or "copy" not in memory:
