@@ -11,7 +11,7 @@ PORTS += $(if $(MLFLOW_PORT),--set tracking.mlflow_port=$(MLFLOW_PORT))
 # Tests with containers, and faults, run one after the other; the others share the cores.
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker setup-vllm test-vllm setup-triton test-triton faults chaos mutants proofs test-browser lint check format image image-if-docker ui clean
+.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker setup-vllm test-vllm setup-triton test-triton test-gpu faults chaos mutants proofs test-browser lint check format image image-if-docker ui clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -120,6 +120,9 @@ setup-triton: $(TRITON_ENV)/.stamp  ## Install Triton into a folder of its own
 
 test-triton: setup-triton  ## The kernels of a GPU, computed on a CPU by Triton's interpreter
 	PYTHONPATH=$(abspath $(TRITON_ENV))$${PYTHONPATH:+:$$PYTHONPATH} TRITON_INTERPRET=1 $(BIN)/pytest -m triton tests/unit/containers/packing
+
+test-gpu: setup  ## The tests that need NVIDIA GPUs: the self-test on them, in the stage image if there is one (minutes)
+	$(BIN)/pytest -m gpu tests/gpu
 
 test-browser: setup  ## The tests that need Chromium
 	$(BIN)/pytest -m browser

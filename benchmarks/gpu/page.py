@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.provenance import when_and_where
+from containers.contracts.configs.selftest import Selftest
+from tasks.checks.selftest.table import summary, table_of
 
 Line = Mapping[str, Any]
 _TITLE = "# On a GPU"
@@ -11,6 +13,7 @@ _STAGE_COLUMNS = ("stage", "way", "ok", "seconds", "median_step_s", "peak_gib", 
 _EXACT_COLUMNS = ("what", "values_largest", "values_mean", "gradient_relative", "gradient_cosine")
 _RESUME_COLUMNS = ("what", "equal", "share_equal", "largest", "relative", "losses apart")
 _SPEED_COLUMNS = ("what", "way", "seconds", "memory_gib", "ours is faster")
+_SELFTEST_COLUMNS = ("#", "probe", "verdict", "measured")
 _VERSIONS = ("card", "memory_gib", "cores", "python", "torch", "triton", "transformers", "trl", "peft", "numpy")
 
 
@@ -84,3 +87,19 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_cell, value))
     return str(value) or "–"
+
+
+def selftest_text(record: Selftest) -> str:
+    """Return the self-test's machine, its table, and what failed."""
+    versions = "; ".join(f"{name} {version}" for name, version in record.packages)
+    image = f", image {record.image_digest}" if record.image_digest else ""
+    rows = [dict(zip(_SELFTEST_COLUMNS, map(str, cells), strict=True)) for cells in table_of(record).rows]
+    parts = [
+        f"{record.num_gpus} × {record.card}, driver {record.driver or 'unknown'}, profile `{record.profile}`; "
+        f"{record.runtime}{image}; {record.model}; {record.made_at}.",
+        f"{versions}." if versions else "",
+        summary(record),
+        table(rows, _SELFTEST_COLUMNS),
+        "\n".join(f"- {row.name}: {row.why.rstrip('.')}. {row.advice}" for row in record.failed),
+    ]
+    return "\n\n".join(part for part in parts if part)

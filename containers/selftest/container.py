@@ -49,5 +49,6 @@ def why_not_loaded(library: Path, folder: Path) -> str:
 
 def smallest_library() -> Path:
     """Return the smallest extension module that this interpreter has loaded."""
-    files = {Path(file) for module in [*sys.modules.values()] if (file := getattr(module, "__file__", None))}
+    specs = (getattr(module, "__spec__", None) for module in [*sys.modules.values()])
+    files = {Path(origin) for spec in specs if (origin := getattr(spec, "origin", None))}
     return min((file for file in files if file.suffix == ".so"), key=lambda file: file.stat().st_size)

@@ -22,14 +22,14 @@ def probe(bench: Bench, found: Findings) -> None:
     config = model_config(bench.request).get_text_config()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     tokens = _TOKENS if device.type == "cuda" else _CPU_TOKENS
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
 
     def made(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator).to(device, dtype)
+        return torch.randn(*shape, generator=generator, device=device).to(dtype)
 
     hidden, weight = made(tokens, config.hidden_size), made(config.vocab_size, config.hidden_size)
     weight *= config.hidden_size**-0.5
-    targets = torch.randint(config.vocab_size, (tokens,), generator=generator).to(device)
+    targets = torch.randint(config.vocab_size, (tokens,), generator=generator, device=device)
     size = f"{tokens:,} tokens, {config.vocab_size:,} words"
     for name, error in _errors(hidden, weight, targets).items():
         found.add(name, error, "of the largest", of=size)

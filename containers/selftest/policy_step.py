@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, TrainerCallback
 
 from containers.algorithms.policy_packing import plan_policy_packing
@@ -97,8 +98,6 @@ class ShapeTraining(PolicyTraining):
 
     def untrained_model(self) -> PreTrainedModel:
         """Make the model in the types in which the stage loads it."""
-        import torch
-
         profile = self.context.spec.profile
         dtype = torch.float32 if self.config.lora is None else compute_dtype(profile)
         return causal_model(model_config(self.bench.request), dtype=dtype, device=compute_device(profile))

@@ -60,7 +60,7 @@ def _doctor(parsed: argparse.Namespace) -> int:
 
 
 def _selftest(parsed: argparse.Namespace) -> int:
-    """Return 0 if no probe failed. The record is kept in any case, and after Ctrl-C as far as it came."""
+    """Return 0 if no probe failed."""
     loaded = load_run_with_store(parsed)
     config, display = loaded.config, TerminalDisplay()
     require_folders(loaded)
@@ -71,7 +71,7 @@ def _selftest(parsed: argparse.Namespace) -> int:
         return _EXIT_FAILED
     kept = selftest_file(config.store_dir, profile=config.gpu_profile.name, host=socket.gethostname())
     _say(f"Profile `{config.gpu_profile.name}`. Runtime: {code.reason}.")
-    _say(f"It takes a few minutes, ten at most on GPUs; Ctrl-C keeps what is known. Result: {kept}")
+    _say("It takes some minutes; a line for each row as soon as it is known.")
     with tempfile.TemporaryDirectory(prefix="rlhf-selftest-") as folder:
         write_demo_data(Path(folder))
         record = run_selftest(config, code=code, data=Path(folder), say=_say)

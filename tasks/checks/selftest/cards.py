@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from containers.contracts.configs.selftest import Measured, Measurement
+from containers.contracts.configs.selftest import Measurement
 from containers.contracts.hardware import GpuProfile
+from containers.contracts.records import CheckFinding
 from containers.contracts.registries import RuntimeName
 from containers.launch.docker.state import read_image
 from containers.launch.gpus.cards import GpuState
@@ -17,23 +18,12 @@ from tasks.checks.hardware import gpu_rows
 _EVERY_S = 5.0
 
 
-def look_at_cards(profile: GpuProfile, runtime: RuntimeName, *, image: str, store_dir: Path) -> Measured:
-    """What the system check says of cards and driver."""
+def card_rows(profile: GpuProfile, runtime: RuntimeName, *, image: str, store_dir: Path) -> tuple[CheckFinding, ...]:
+    """What the system check says of cards and driver; nothing for a profile without GPUs."""
     if not profile.num_gpus:
-        return Measured(probe="cards", refused="the profile has no GPUs")
-    started = time.monotonic()
+        return ()
     cuda = read_image(image).cuda if runtime == "docker" else installed_cuda()
-    rows = [*gpu_rows(profile, runtime, store_dir=store_dir, cuda=cuda)]
-    failures = [row for row in rows if row.verdict == "failure"]
-    return Measured(
-        probe="cards",
-        values=(
-            Measurement(name="rows", value=len(rows), unit="rows"),
-            Measurement(name="failures", value=len(failures), unit="rows"),
-        ),
-        notes=tuple(f"{row.name}: {row.found}. {row.advice}".rstrip() for row in failures or rows),
-        duration_s=time.monotonic() - started,
-    )
+    return tuple(gpu_rows(profile, runtime, store_dir=store_dir, cuda=cuda))
 
 
 @dataclass

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from containers.contracts.configs.selftest import Measured
 from containers.contracts.hardware import GpuProfile
+from containers.contracts.records import CheckFinding
 from containers.formatting import size
 from tasks.plan.inputs.gpu_speed import Card
 
@@ -31,11 +32,13 @@ class Facts:
     Attributes:
         card: its data sheet; None for one that is not in the table, and without GPUs.
         has_nvlink: whether every card has NVLinks; None where that is not reported.
+        check_rows: of the system check about cards and driver.
     """
 
     profile: GpuProfile
     card: Card | None = None
     has_nvlink: bool | None = None
+    check_rows: tuple[CheckFinding, ...] = ()
 
 
 def nothing_more(measured: Measured, facts: Facts) -> Sequence[Problem]:
@@ -45,10 +48,8 @@ def nothing_more(measured: Measured, facts: Facts) -> Sequence[Problem]:
 
 def cards(measured: Measured, facts: Facts) -> Sequence[Problem]:
     """Cards or a driver with which no stage would start."""
-    bad = measured.one("failures")
-    if not bad:
-        return ()
-    return [("; ".join(measured.notes), "`rlhf check` says what to do about each of them.")]
+    bad = (row for row in facts.check_rows if row.verdict == "failure")
+    return [(f"{row.name}: {row.found}", row.advice) for row in bad]
 
 
 def container(measured: Measured, facts: Facts) -> Sequence[Problem]:

@@ -15,11 +15,12 @@ from containers.contracts.hardware import GpuProfile
 from containers.contracts.identity import config_profile, stage_batch
 from containers.contracts.names import StageName
 from containers.contracts.programs import library_versions
+from containers.contracts.records import CheckFinding
 from containers.harness.measure import cpu_model
 from containers.launch.base import LaunchError
 from containers.launch.gpus.cards import GpuReport
 from containers.launch.gpus.inventory import read_gpus
-from tasks.checks.selftest.cards import Watch, look_at_cards
+from tasks.checks.selftest.cards import Watch, card_rows
 from tasks.checks.selftest.judging import RULES, judged
 from tasks.checks.selftest.launching import Launch, Machine, measured
 from tasks.checks.selftest.planned import Subject, beside_plan, subject_of
@@ -34,6 +35,7 @@ from tasks.store.selftests import FOLDER, keep_selftest
 _HOLDER = "selftest"
 _PACKAGES = ("torch", "transformers", "trl", "peft", "triton", "vllm")
 _NO_GPUS, _NO_RANKS = "the profile has no GPUs", "the profile has one rank"
+_NO_CARDS = "the cards of the profile cannot be had"
 _ON_CARDS = ("container", "memory", "kernels", "numbers")
 _LIMIT_S = 240.0
 
@@ -46,6 +48,7 @@ class Selftesting:
         data: folder with the rows of `rlhf demo-data`.
         say: gets a line when a row is known.
         rows: those that are known.
+        check_rows: of the system check about cards and driver.
     """
 
     run: RunConfig
@@ -53,6 +56,7 @@ class Selftesting:
     data: Path
     say: Callable[[str], None]
     rows: dict[str, ProbeResult] = field(default_factory=dict)
+    check_rows: tuple[CheckFinding, ...] = ()
     subject: Subject = field(init=False)
     report: GpuReport = field(init=False)
 
@@ -61,14 +65,20 @@ class Selftesting:
         self.report = read_gpus() if self.run.gpu_profile.num_gpus else GpuReport()
         self.profile: GpuProfile = with_card_here(self.run.gpu_profile, self.report)
 
-    def results(self) -> None:
-        """Run every probe; one that fails does not stop the others.
-
-        Raises:
-            KeyboardInterrupt: of the user; the rows so far are kept.
-        """
+    def look_at_cards(self) -> bool:
+        """Add the row of cards and driver; return whether there are cards to go on with, or none are needed."""
         run = self.run
-        self._add(look_at_cards(run.gpu_profile, self.code.runtime, image=run.image, store_dir=run.store_dir))
+        self.check_rows = card_rows(run.gpu_profile, self.code.runtime, image=run.image, store_dir=run.store_dir)
+        notes = tuple(f"{row.name}: {row.found}" for row in self.check_rows)
+        refused = "" if run.gpu_profile.num_gpus else _NO_GPUS
+        self._add(Measured(probe="cards", notes=notes, refused=refused))
+        if self.report.problem:
+            self._refuse_the_rest(_NO_CARDS)
+        return not self.report.problem
+
+    def results(self) -> None:
+        """Run every probe but that of the cards; one that fails does not stop the others."""
+        run = self.run
         place = run.store_dir / FOLDER
         place.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
@@ -78,7 +88,7 @@ class Selftesting:
                 gpu_ids = stack.enter_context(turn)
             except LaunchError as error:
                 self.say(str(error))
-                self._refuse_the_rest("the cards of the profile cannot be had")
+                self._refuse_the_rest(_NO_CARDS)
                 return
             machine = Machine(
                 profile=self.profile,
@@ -99,6 +109,7 @@ class Selftesting:
         yield from self._load(machine)
 
     def _of(self, machine: Machine, launch: Launch, *, watch: Watch | None = None) -> list[Measured]:
+        self._begin(*launch.probes)
         return measured(machine, launch, on_tick=(lambda: None) if watch is None else watch.sample)
 
     def _steps(self, machine: Machine) -> Iterator[Measured]:
@@ -122,6 +133,7 @@ class Selftesting:
     def _stages(self, machine: Machine) -> Iterator[Measured]:
         """The rows that real stages give."""
         names = ("reload", "one_rank", "signals", "resume", "rollouts")
+        self._begin(*names)
         policy = self.run.policy_on_rewards
         pipeline = SmallPipeline(machine, self.data, engine=policy.rollout_engine if policy else "shared_prompts")
         if problem := pipeline.prepare():
@@ -141,6 +153,9 @@ class Selftesting:
         for found in self._of(machine, Launch(("load",), machine.all_cards, _LIMIT_S), watch=watch):
             yield found.model_copy(update={"values": (*found.values, *watch.measured())})
 
+    def _begin(self, *probes: str) -> None:
+        self.say(f"{'…':<8} {', '.join(RULES[probe].name for probe in probes)}")
+
     def _add(self, found: Measured) -> None:
         row = judged(found, self._facts)
         self.rows[found.probe] = row
@@ -156,11 +171,10 @@ class Selftesting:
         card = card_named(self.profile.card) if self.profile.card else None
         links = [gpu.num_links for gpu in self.report.gpus]
         has_nvlink = None if not links or None in links else all(links)
-        return Facts(self.profile, card, has_nvlink)
+        return Facts(self.profile, card, has_nvlink, self.check_rows)
 
     def record(self, *, duration_s: float) -> Selftest:
-        """The record of the rows so far; the others are not run."""
-        self._refuse_the_rest("the self-test was interrupted")
+        """The record of all rows."""
         profile = self.profile
         return Selftest(
             made_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -187,8 +201,12 @@ def speed_of(rows: dict[str, ProbeResult], profile: GpuProfile) -> MeasuredSpeed
         return None
 
     def figures(probe: str) -> dict[str, float]:
+        """Of a probe that passed; of several cards, the least."""
         row = rows.get(probe)
-        return {} if row is None or row.verdict != "passed" else {value.name: value.value for value in row.values}
+        found: dict[str, float] = {}
+        for value in () if row is None or row.verdict != "passed" else row.values:
+            found[value.name] = min(value.value, found.get(value.name, value.value))
+        return found
 
     reward, memory, policy = figures("reward_step"), figures("memory"), figures("policy_step")
     if "work" not in reward or "copy" not in memory:
@@ -200,19 +218,15 @@ def speed_of(rows: dict[str, ProbeResult], profile: GpuProfile) -> MeasuredSpeed
 
 
 def run_selftest(run: RunConfig, *, code: CodeIdentity, data: Path, say: Callable[[str], None]) -> Selftest:
-    """Run the self-test and keep its record in the store.
+    """Run the self-test and keep its record in the store; one that is interrupted leaves an older record there.
 
     Args:
         data: folder with the rows of `rlhf demo-data`.
-        say: gets a line when a row is known.
-
-    Raises:
-        KeyboardInterrupt: of the user, after what was known is kept.
+        say: gets a line when a part begins, and when a row is known.
     """
     testing, started = Selftesting(run, code, data, say), time.monotonic()
-    try:
+    if testing.look_at_cards():
         testing.results()
-    finally:
-        record = testing.record(duration_s=time.monotonic() - started)
-        keep_selftest(run.store_dir, record)
+    record = testing.record(duration_s=time.monotonic() - started)
+    keep_selftest(run.store_dir, record)
     return record

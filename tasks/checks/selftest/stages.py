@@ -113,7 +113,11 @@ class SmallPipeline:
     ) -> ArtifactRef | None:
         """Run one training once; its artifact, None where it gave none."""
         bare = self.stages(way, stage, profile)
-        return bare.attempt(BY_NAME[stage], self.made, should_stop=should_stop, program=program)
+        try:
+            return bare.attempt(BY_NAME[stage], self.made, should_stop=should_stop, program=program)
+        except LaunchError as error:
+            self.figures.append({"way": way, "ok": False, "seconds": 0.0, "notes": [], "failure": str(error)})
+            return None
 
     def work(self, stage: StageName, way: str) -> Path:
         """The work folder of that training."""
@@ -152,6 +156,9 @@ class SmallPipeline:
 
     def interrupted(self, whole: ArtifactRef | None) -> tuple[Measured, Measured]:
         """Kill the training by SIGKILL, resume it, stop it by SIGTERM, resume it: what signals left, and the result."""
+        if whole is None:
+            error = self._last_failure() or "the training that is not interrupted gave no result"
+            return Measured(probe="signals", error=error), Measured(probe="resume", error=error)
         stage, way = StageName.TRAIN_REWARD_MODEL, "interrupted"
         values: list[Measurement] = []
         before = memory_used(self.machine.gpu_ids)
@@ -176,10 +183,10 @@ class SmallPipeline:
         signals = Measured(probe="signals", values=tuple(values), notes=notes, duration_s=told["seconds"])
         return signals, self._resumed(whole, again)
 
-    def _resumed(self, whole: ArtifactRef | None, again: ArtifactRef | None) -> Measured:
+    def _resumed(self, whole: ArtifactRef, again: ArtifactRef | None) -> Measured:
         """The weights of the interrupted training beside those of the other."""
-        if whole is None or again is None:
-            return Measured(probe="resume", error=self._last_failure() or "a training gave no result")
+        if again is None:
+            return Measured(probe="resume", error=self._last_failure() or "the resumed training gave no result")
         one, other = (Path(item.path) / ADAPTER_FOLDER / ADAPTER_WEIGHTS_FILE for item in (again, whole))
         resumed = self.figures[-1].get("resumed_from")
         from_step = Measurement(name="resumed_from_step", value=float(resumed or 0), unit="")

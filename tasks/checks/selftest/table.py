@@ -20,10 +20,15 @@ def table_of(selftest: Selftest) -> Table:
 
 
 def failure_lines(selftest: Selftest) -> list[str]:
-    """For each failure what is wrong, what passes, and what to do."""
+    """For each failure what is wrong, what passes, and what to do; those of one cause are named together."""
     lines = []
-    for row in selftest.failed:
-        lines += [f"{row.name}: {row.why}", f"  passes: {row.passes}", f"  to do:  {row.advice}"]
+    for why in dict.fromkeys(row.why for row in selftest.failed):
+        rows = [row for row in selftest.failed if row.why == why]
+        lines.append(f"{', '.join(row.name for row in rows)}: {why}")
+        if len(rows) == 1:
+            lines += [f"  passes: {rows[0].passes}", f"  to do:  {rows[0].advice}"]
+        else:
+            lines.append("  to do:  It is one cause: mend it, by what the first rows say, and run the self-test again.")
     return lines
 
 
@@ -41,7 +46,7 @@ def _measured(row: ProbeResult) -> str:
     if row.verdict == "not run":
         return row.why
     figures = figures_text(row.values)
-    return figures or "; ".join(row.notes) or row.why or row.passes
+    return figures or ("see below" if row.verdict == "failed" else "; ".join(row.notes) or row.passes)
 
 
 def figures_text(values: Sequence[Measurement]) -> str:

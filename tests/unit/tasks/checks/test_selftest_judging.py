@@ -1,9 +1,12 @@
 """A self-test passes what is right, fails what is not, and says of every failure what to do."""
 
+from dataclasses import replace
+
 import pytest
 
 from containers.contracts.configs.selftest import Measured, Measurement, ProbeResult
 from containers.contracts.hardware import GIB, GpuProfile
+from containers.contracts.records import CheckFinding
 from tasks.checks.selftest.judging import RULES, judged
 from tasks.checks.selftest.problems import Facts
 from tasks.plan.inputs.gpu_speed import card_named
@@ -36,7 +39,7 @@ WHOLE = [
 @pytest.mark.parametrize(
     ("probe", "figures", "facts"),
     [
-        ("cards", [("failures", 0.0, "rows", "")], FACTS),
+        ("cards", [], FACTS),
         ("container", [("drifted", 0.0, "findings", ""), ("loads", 1.0, "yes", "TRITON_CACHE_DIR")], FACTS),
         (
             "memory",
@@ -73,7 +76,6 @@ def test_what_is_as_it_should_be_passes(probe: str, figures: list[Figure], facts
 @pytest.mark.parametrize(
     ("probe", "figures", "why", "advice"),
     [
-        ("cards", [("failures", 1.0, "rows", "")], "GPU 3: it is lost", "rlhf check"),
         ("container", [("drifted", 1.0, "findings", "")], "/dev/shm: wanted 16 GiB", "Docker daemon"),
         ("container", [("loads", 0.0, "yes", "TRITON_CACHE_DIR")], "cannot be loaded from TRITON_CACHE_DIR", "noexec"),
         ("memory", [("wrong_words", 7.0, "words", "GPU 5")], "GPU 5: 7 words came back changed", "have it replaced"),
@@ -142,10 +144,19 @@ def test_what_is_as_it_should_be_passes(probe: str, figures: list[Figure], facts
 def test_what_is_not_fails_with_the_reason_and_what_to_do(
     probe: str, figures: list[Figure], why: str, advice: str
 ) -> None:
-    found = row(probe, *figures, notes=("GPU 3: it is lost", "/dev/shm: wanted 16 GiB, found 64 MiB."))
+    found = row(probe, *figures, notes=("/dev/shm: wanted 16 GiB, found 64 MiB.",))
     assert found.verdict == "failed"
     assert why in found.why
     assert advice in found.advice
+
+
+def test_a_card_that_the_system_check_refuses_fails_with_its_advice() -> None:
+    rows = [
+        CheckFinding(name=f"GPU {place}", found=found, wanted="healthy", verdict=verdict, advice=advice)
+        for place, (found, verdict, advice) in enumerate((("fine", "ok", ""), ("it is lost", "failure", "Reboot.")))
+    ]
+    found = row("cards", facts=replace(FACTS, check_rows=tuple(rows)))
+    assert (found.verdict, found.why, found.advice) == ("failed", "GPU 1: it is lost", "Reboot.")
 
 
 @pytest.mark.parametrize("probe", RULES)

@@ -57,6 +57,13 @@ def test_a_failure_says_what_passes_and_what_to_do() -> None:
     assert summary(RECORD) == "2 passed, 1 failed, 1 not run; 7 min 11 s."
 
 
+def test_probes_that_failed_of_one_cause_are_named_together() -> None:
+    rows = [result(probe, "failed", why="torch sees none.", advice="Look.") for probe in ("memory", "kernels")]
+    lines = failure_lines(RECORD.model_copy(update={"results": tuple(rows)}))
+    assert lines[0] == "memory, kernels: torch sees none."
+    assert len(lines) == 2 and "one cause" in lines[1]
+
+
 def test_figures_of_several_cards_are_one_range_with_one_unit() -> None:
     values = [
         *(Measurement(name="product", value=value, unit="FLOP/s", of="GPU") for value in (6.12e14, 6.4e14, 6.3e14)),
