@@ -134,6 +134,11 @@ class PolicyStep:
             packs += [*self.cut([[0]], [[0]])] * (highest_of_ranks(num_own) - num_own)
         return packs, num_own
 
+    def try_pack(self, model: Any, pack: Pack) -> None:
+        """Compute forward and backward of a pack that is in no batch; its gradients are 0."""
+        with self._computing(model, [pack]):
+            self.accelerator.backward(self._nothing(model, pack))
+
     def _nothing(self, model: Any, pack: Pack) -> Tensor:
         with self.accelerator.autocast():
             nothing: Tensor = 0.0 * model(pack=pack)[0].sum()

@@ -123,6 +123,24 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
             raise DivergedError(self._message(f"the policy's loss is {float(loss)}", diverged=True))
         return loss
 
+    def compute_largest(self) -> int:
+        """Compute forward and backward of the largest pack that completions of full length can make of the prompts.
+
+        Completions get longer while a policy learns, so a run may otherwise end for lack of memory after hours.
+        """
+        config, rows = self.rollouts.config, self.rollouts.rows_per_rank // self.rollouts.minibatches.per_epoch
+        siblings = config.num_generations
+        longest = sorted((prompt.token_ids for prompt in self.rollouts.prompts), key=len, reverse=True)
+        prompts = [list(longest[row // siblings % len(longest)]) for row in range(rows)]
+        known = sorted({token for ids in longest for token in ids})
+        # Siblings differ from their first token, so that no part of them is computed once for all.
+        completions = [
+            [known[(row + place) % len(known)] for place in range(config.max_completion_length)] for row in range(rows)
+        ]
+        pack = max(self.step.cut(prompts, completions), key=lambda one: one.input_ids.numel())
+        self.step.try_pack(self.model_wrapped, pack)
+        return int(pack.input_ids.numel())
+
     def _written(self, model: Any) -> Rollout:
         policy = self.accelerator.unwrap_model(model)
         with gathered(policy):

@@ -12,7 +12,7 @@ from containers.training.records import peak_memory_bytes
 
 @runtime_checkable
 class KnowsLargest(Protocol):
-    """A trainer that knows the largest pack that its data can give a rank."""
+    """A trainer that knows the largest pack that a step of a rank can have."""
 
     def add_callback(self, callback: Any) -> None:
         """Call it from now on, as transformers' Trainer does."""
@@ -46,6 +46,6 @@ class LargestPackCallback(TrainerCallback):  # type: ignore[misc]
             tokens = self._trainer.compute_largest()
         model.zero_grad()
         self._recorder.note(
-            f"The largest pack of the data, {tokens:,} tokens, was computed after the first step of this attempt, to "
+            f"The largest possible pack, {tokens:,} tokens, was computed after the first step of this attempt, to "
             f"see that it fits: {size(peak_memory_bytes())} at most so far."
         )
