@@ -53,7 +53,7 @@ class Started:
             return self.generated(batch, **more)
 
 
-@pytest.fixture(scope="module", params=["adapters", "all weights"])
+@pytest.fixture(scope="module", params=["adapters", "whole"])
 def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     folder = tmp_path_factory.mktemp("vllm")
     start = save_start_model(folder / "start")
