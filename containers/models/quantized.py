@@ -43,6 +43,8 @@ def loading_arguments(
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=dtype,
+            # Packed in numbers of the computing type, which FSDP divides; the usual uint8 it would leave whole.
+            bnb_4bit_quant_storage=dtype,
             llm_int8_skip_modules=_PLAIN,
         )
     return {"quantization_config": settings, "device_map": {"": str(device)}}

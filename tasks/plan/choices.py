@@ -117,7 +117,7 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
     if divides_policy or (stage in DIVISIBLE and context.profile.num_processes > 1 and not divides):
         distributions.append("fsdp")
     for quantization, checkpointing, pack, distribution in product(quantizations, _CHECKPOINTING, packs, distributions):
-        if quantization is not None and (divides or distribution == "fsdp"):
+        if quantization == "int8" and (divides or distribution == "fsdp"):
             continue
         if pack is not None and pack < _SHORTEST_PACK:
             continue

@@ -124,8 +124,8 @@ def training_memory(
         gathered = _gathered_bytes(load, size)
         cache = (beside or {}).get(GENERATION_CACHE, 0)
         # Before and after the computation, and to write, the whole model is in memory beside the shares.
-        whole = load.total * (size if load.uses_adapters else TRAINED_WEIGHT_BYTES)
-        whole = max(whole, load.total * size + cache if writes else 0)
+        whole = frozen if load.uses_adapters else load.total * TRAINED_WEIGHT_BYTES
+        whole = max(whole, (frozen or load.total * size) + cache if writes else 0)
         shares = {
             f"frozen weights / {ranks}": math.ceil(frozen / ranks),
             f"trained weights, gradients, AdamW / {ranks}": math.ceil(trained / ranks),

@@ -7,7 +7,7 @@ from containers.contracts.configs.parts.adapters import adapter_contradictions
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
-from containers.contracts.identity import config_profile, stage_profile
+from containers.contracts.identity import config_profile
 from containers.contracts.names import StageName
 from containers.contracts.outcome import FailureKind
 from containers.contracts.schedule import ScheduleError
@@ -139,8 +139,7 @@ def _quantized(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     section = getattr(context.config, stage.value, None)
     if stage not in TRAININGS or section is None or section.lora is None or section.quantization is not None:
         return
-    writes_by_vllm = getattr(section, "rollout_engine", "") == "vllm"
-    if stage_profile(context.profile, stage).distribution != "fsdp" and not writes_by_vllm:
+    if getattr(section, "rollout_engine", "") != "vllm":
         yield f"{stage.value}.quantization", "`nf4`", with_settings(context, stage, {"quantization": "nf4"})
 
 

@@ -40,11 +40,11 @@ def adapter_contradictions(
             f"{config.quantization}: weights of so few bits take no gradient, and without `lora` every weight is "
             "trained. Train adapters, or leave quantization out.",
         )
-    if divides:
+    if divides and config.quantization == "int8":
         yield (
             "quantization",
-            f"{config.quantization} with `distribution: fsdp`: divided weights are not quantized here. A quantized "
-            "model is small: use `distribution: ddp`, where each GPU has all of it.",
+            "int8 with `distribution: fsdp`: weights of whole numbers cannot be divided. Use nf4, or `distribution: "
+            "ddp`, where each GPU has all of them.",
         )
 
 

@@ -36,6 +36,10 @@ KINDS: dict[str, tuple[StageName, Any]] = {
         REWARD,
         reward_model_config(schedule=PLAN, pack_tokens=PACK_TOKENS, optimizer=SLOW, max_eval_pairs=9),
     ),
+    "adapters on weights of 4 bits": (
+        REWARD,
+        reward_model_config(schedule=PLAN, pack_tokens=PACK_TOKENS, optimizer=SLOW, quantization="nf4"),
+    ),
     "adapters, padded rows": (REWARD, reward_model_config(schedule=PLAN, pack=False, optimizer=SLOW)),
     "all weights, checkpointing": (
         REWARD,
@@ -136,9 +140,10 @@ def test_a_divided_model_becomes_what_a_whole_one_becomes(trainings: Trainings, 
     assert found == pytest.approx(known, abs=1e-4)
 
 
-def test_a_rank_holds_its_share_and_no_more(trainings: Trainings) -> None:
+@pytest.mark.parametrize("kind", ["all weights, checkpointing", "adapters on weights of 4 bits"])
+def test_a_rank_holds_its_share_and_no_more(trainings: Trainings, kind: str) -> None:
     """The embedding and every layer are divided by rows; a half is rounded up to a row in each."""
-    work = trainings.work("all weights, checkpointing", distribution="fsdp")
+    work = trainings.work(kind, distribution="fsdp")
     notes = [json.loads(line).get("text", "") for line in (work / "events.jsonl").read_text().splitlines()]
     (note,) = [text for text in notes if "is divided over" in text]
     here, whole = (int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*,\d{3}", note))

@@ -78,10 +78,10 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
         ),
         (
             {
-                "train_policy": {"distribution": "fsdp", "quantization": "nf4", "lora": {"r": 8}},
+                "train_policy": {"distribution": "fsdp", "quantization": "int8", "lora": {"r": 8}},
                 "gpu_profile": TWO_GPUS,
             },
-            "train_policy.quantization: nf4 with `distribution: fsdp`: divided weights are not quantized here.",
+            "train_policy.quantization: int8 with `distribution: fsdp`: weights of whole numbers cannot be divided.",
         ),
         (
             {"train_policy": {"vllm_gpus": 1, "lora": {"r": 8}}, "gpu_profile": TWO_GPUS},
