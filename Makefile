@@ -11,7 +11,7 @@ PORTS += $(if $(MLFLOW_PORT),--set tracking.mlflow_port=$(MLFLOW_PORT))
 # Tests with containers, and faults, run one after the other; the others share the cores.
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker setup-vllm test-vllm setup-triton test-triton test-gpu faults chaos mutants proofs test-browser lint check format image image-if-docker ui clean
+.PHONY: help setup demo real-small real-hh real-data test test-data test-slow test-search test-docker setup-vllm test-vllm setup-triton test-triton resolve-image test-gpu faults chaos mutants proofs test-browser lint check format image image-if-docker ui clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -110,16 +110,28 @@ setup-vllm: $(VLLM_ENV)/.stamp  ## Make the environment with vLLM, on a CPU
 test-vllm: setup-vllm  ## The tests that need vLLM, on a CPU (installs it beside the usual environment)
 	$(VLLM_ENV)/bin/python -m pytest -W default -m vllm tests/rollouts $(if $(ONLY),-k '$(ONLY)')
 
-# The CPU build of torch comes without Triton, and behaves otherwise beside it; so it lies in a folder of its own.
+# The CPU build of torch comes without Triton, and behaves otherwise beside it; so it lies in a folder of its own. The
+# version is the one that the CUDA build of torch 2.13 asks for.
 TRITON_ENV := $(VENV)-triton
 $(TRITON_ENV)/.stamp: $(VENV)/.stamp
-	$(BIN)/pip install --quiet --no-deps --target $(TRITON_ENV) triton==3.9.0
+	$(BIN)/pip install --quiet --no-deps --target $(TRITON_ENV) triton==3.7.1
 	touch $@
 
 setup-triton: $(TRITON_ENV)/.stamp  ## Install Triton into a folder of its own
 
 test-triton: setup-triton  ## The kernels of a GPU, computed on a CPU by Triton's interpreter
 	PYTHONPATH=$(abspath $(TRITON_ENV))$${PYTHONPATH:+:$$PYTHONPATH} TRITON_INTERPRET=1 $(BIN)/pytest -m triton tests/unit/containers/packing
+
+# `===` leaves out a CPU build that pip finds in a folder; of each large wheel, only its metadata is fetched.
+resolve-image: setup  ## Whether pip finds all packages of a stage image for CUDA, without and with vLLM; installs nothing
+	@folder=$$(mktemp -d) && trap 'rm -r "$$folder"' EXIT && echo 'torch===2.13.0' >"$$folder/torch" \
+	  && $(BIN)/python containers/images/stage_requirements.py pyproject.toml >"$$folder/stages" \
+	  && for more in '' vllm==0.29.0; do \
+	    $(BIN)/pip install --quiet --dry-run --ignore-installed --only-binary=:all: --use-feature=fast-deps \
+	      --constraint "$$folder/torch" --requirement "$$folder/stages" $$more --report "$$folder/found" 2>"$$folder/said" \
+	      && grep -q '"version": "2.13.0"' "$$folder/found" || { cat "$$folder/said"; exit 1; }; \
+	    echo "pip finds all packages of a stage image for CUDA$${more:+, with $$more}."; \
+	  done
 
 test-gpu: setup  ## The tests that need NVIDIA GPUs: the self-test on them, in the stage image if there is one (minutes)
 	$(BIN)/pytest -m gpu tests/gpu

@@ -25,6 +25,8 @@ from containers.launch.leftovers import folder_token, processes_with
 from containers.launch.process import ProcessRuntime
 from tests.unit.factories.launch_factory import Watcher, make_input, make_launch, make_profile, make_spec
 
+pytestmark = pytest.mark.waits
+
 
 def run(
     tmp_path: Path, program: str, *, watcher: Watcher | None = None, grace_s: float = 5, **changes: Any
@@ -80,7 +82,6 @@ def test_a_kill_from_outside_is_no_memory_kill(tmp_path: Path) -> None:
     assert failure.kind is FailureKind.CONTAINER_LOST
 
 
-@pytest.mark.waits
 def test_lines_and_ticks_arrive_while_the_stage_runs(tmp_path: Path) -> None:
     arrived: list[tuple[float, str]] = []
     watcher = Watcher()
@@ -95,7 +96,6 @@ def test_lines_and_ticks_arrive_while_the_stage_runs(tmp_path: Path) -> None:
     assert stage_exit.log_tail == ("step 0", "step 1", "step 2")
 
 
-@pytest.mark.waits
 def test_the_end_of_a_stage_is_noticed_without_waiting_for_the_next_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +142,6 @@ def test_the_programs_gpus_can_be_leased_by_nobody_until_it_is_dead(
         assert taken == ("GPU-a",)
 
 
-@pytest.mark.waits
 def test_the_supervisor_holds_the_programs_gpus_without_its_orchestrator(tmp_path: Path) -> None:
     source = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[4])!r})\n"
@@ -240,7 +239,6 @@ def test_a_stage_is_stopped_at_its_time_out_and_may_save_first(tmp_path: Path) -
     assert (launch.work_folder / "saved").is_file()
 
 
-@pytest.mark.waits
 def test_a_stage_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(60)"
     stage_exit, _ = run(tmp_path, program, timeout_s=1, grace_s=1)
@@ -258,7 +256,6 @@ waits_for_ever()
 """
 
 
-@pytest.mark.waits
 def test_a_stage_that_gives_no_sign_of_life_is_killed_with_its_stacks_in_the_log(tmp_path: Path) -> None:
     stage_exit, launch = run(tmp_path, HANGS, silence_limit_s=5)
     failure = classify(launch.spec, stage_exit, None)
@@ -271,7 +268,6 @@ def test_a_stage_that_gives_no_sign_of_life_is_killed_with_its_stacks_in_the_log
 
 
 @pytest.mark.parametrize("sign", ["print(step, flush=True)", "open('events.jsonl', 'a').write('{}\\n')"])
-@pytest.mark.waits
 def test_log_lines_and_events_are_signs_of_life(tmp_path: Path, sign: str) -> None:
     program = f"import time\nfor step in range(16):\n    {sign}\n    time.sleep(0.5)"
     stage_exit, _ = run(tmp_path, program, silence_limit_s=6)
@@ -290,7 +286,6 @@ def test_cancel_stops_the_stage(tmp_path: Path) -> None:
     assert failure.kind is FailureKind.CANCELLED
 
 
-@pytest.mark.waits
 def test_an_interrupt_after_a_cancel_leaves_the_stage_to_save(tmp_path: Path) -> None:
     """The cancel is seen by the watch and, a moment later, by who runs the flow."""
     watcher, cancelled_at = Watcher(), []
@@ -323,7 +318,6 @@ def test_a_program_whose_log_cannot_be_followed_is_not_left_behind(
 
 
 @pytest.mark.parametrize(("ends_after_s", "is_memory"), [(0.0, True), (3.0, False)])
-@pytest.mark.waits
 def test_a_kill_is_for_memory_only_where_the_kernel_killed_for_memory_just_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_after_s: float, is_memory: bool
 ) -> None:
@@ -336,7 +330,6 @@ def test_a_kill_is_for_memory_only_where_the_kernel_killed_for_memory_just_befor
     assert (stage_exit.exit_code, stage_exit.oom_killed) == (137, is_memory)
 
 
-@pytest.mark.waits
 def test_a_flood_of_log_lines_does_not_hold_up_the_time_out(tmp_path: Path) -> None:
     watcher = Watcher()
     stage_exit, _ = run(tmp_path, "while True: print('y' * 70)", watcher=watcher, timeout_s=2)

@@ -58,6 +58,7 @@ def test_the_example_of_every_command_can_be_typed(command: str, project: Path) 
     assert build_parser(words).parse_args(words).run_command
 
 
+@pytest.mark.waits
 def test_plan_prints_the_plan(project: Path) -> None:
     ran = rlhf("plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", "--profile", "4x48gb", cwd=project)
     assert ran.returncode == 0, ran.stderr
@@ -101,6 +102,7 @@ def test_demo_data_writes_three_files_and_names_them(project: Path, tmp_path: Pa
     assert all(path.stat().st_size > 0 for path in written)
 
 
+@pytest.mark.waits
 def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
     command = f"{sys.executable} -m flows.cli.main plan -c configs/runs/demo.yaml | true; echo ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", command], cwd=project, capture_output=True, text=True, check=False, timeout=60)

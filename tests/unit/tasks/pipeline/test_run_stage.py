@@ -25,6 +25,8 @@ from tasks.run.runtime import CodeIdentity
 from tasks.run.state import PipelineRun
 from tests.unit.factories.run_config import run_config
 
+pytestmark = pytest.mark.waits
+
 STAGE = StageName.FILTER_DATASET
 
 # A stage program without torch: counts its starts, then does what `PLAN` says of that start.
@@ -119,7 +121,6 @@ def test_the_same_work_is_done_once_and_linked_into_every_run_that_wants_it(make
         assert (run.output_dir / "artifacts" / STAGE / "made.txt").read_text() == "content"
 
 
-@pytest.mark.waits
 def test_two_runs_at_once_start_the_program_once_and_both_have_its_artifact(make_run: MakeRun) -> None:
     runs = [make_run("slow", name=name) for name in ("one", "two", "three")]
     found: list[str] = []
@@ -158,7 +159,6 @@ def test_a_stage_that_dies_without_progress_is_given_up_after_the_configured_att
     assert not (run.store_dir / "artifacts").exists()
 
 
-@pytest.mark.waits
 def test_progress_between_deaths_gives_new_patience(make_run: MakeRun) -> None:
     run = make_run("killed", "checkpoint 10", "killed", "checkpoint 20", "killed", "good", retries=2)
     run_stage(run, FilterDatasetConfig(), ())

@@ -156,6 +156,7 @@ def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
         reasons(path)
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("line", [b"\n", b"\r\n", b" \t \n", b"7\n"], ids=["blank", "crlf", "spaces", "number"])
 @pytest.mark.parametrize("packed", [True, False])
 def test_lines_without_a_row_are_refused_after_a_hundred_thousand_and_not_after_all(
