@@ -139,7 +139,7 @@ def probe(bench: Bench, found: Findings) -> None:
     found.add("in_use", in_use_bytes(bench.device), "bytes")
     asked = [row.completion for row in trainer.rollouts.newest.rows[:rows]]
     packs = training.cut([list(one.prompt_ids) for one in asked], [list(one.completion_ids) for one in asked])
-    found.add("at_a_time", max(pack.input_ids.numel() for pack in packs), "tokens")
+    found.add("largest_pack", max(pack.input_ids.numel() for pack in packs), "tokens")
     found.notes += [bench.request.model_note] if bench.request.model_note else []
 
 

@@ -12,6 +12,6 @@ def probe(bench: Bench, found: Findings) -> None:
     if "problem" in apart:
         found.notes.append(f"The weights cannot be compared: {apart['problem']}.")
         return
-    found.add("equal", float(apart["equal"]), "yes")
+    found.add("same_weights", float(apart["equal"]), "yes")
     found.add("relative", apart["relative"], "of the weights")
     found.add("largest", apart["largest"], "")

@@ -140,8 +140,8 @@ def probe(bench: Bench, found: Findings) -> None:
     pairs = [(row["chosen_ids"], row["rejected_ids"]) for row in training.examples.train.kept]
     of_a_rank = pairs[: max(1, len(pairs) // bench.context.spec.batch.num_processes)]
     packs = make_packs(of_a_rank, max_tokens=training.budget)
-    found.add("at_a_time", max(pack.input_ids.numel() for pack in packs), "tokens")
-    found.add("of_a_rank", sum(pack.input_ids.numel() for pack in packs), "tokens")
+    found.add("largest_pack", max(pack.input_ids.numel() for pack in packs), "tokens")
+    found.add("step_of_a_rank", sum(pack.input_ids.numel() for pack in packs), "tokens")
     found.notes += [bench.request.model_note] if bench.request.model_note else []
     if not isinstance(trainer, PackedPairTrainer):
         raise NotHereError("pairs of this model are not packed, so the plan's figures are of other rows")

@@ -83,8 +83,8 @@ def subject_of(run: RunConfig) -> Subject:
     return Subject(
         run,
         FoundShape(_SMALL, "a small Qwen3", "exact"),
-        "a small Qwen3",
-        f"A small Qwen3 with short texts: the run's own model {why}.",
+        f"a small Qwen3 with short texts, as the run's own model {why}",
+        f"Of a small Qwen3 with short texts: the run's own model {why}.",
         reward.model_copy(update={"max_length": min(reward.max_length, _SHORT_TOKENS), "pack_tokens": None}),
         policy and policy.model_copy(update={**_short_completions(policy), "pack_tokens": None}),
     )
@@ -110,7 +110,7 @@ def beside_plan(measured: Measured, subject: Subject, profile: GpuProfile) -> Me
 
     On a processor memory is that of the whole program, which the plan does not know so finely.
     """
-    tokens = measured.one("at_a_time")
+    tokens = measured.one("largest_pack")
     if tokens is None or not subject.is_of_the_run or not profile.num_gpus:
         return measured
     if measured.probe == "reward_step":
@@ -122,7 +122,7 @@ def beside_plan(measured: Measured, subject: Subject, profile: GpuProfile) -> Me
 
 def _of_reward(measured: Measured, subject: Subject, profile: GpuProfile, tokens: int) -> list[Measurement]:
     context, config = subject.context(profile), subject.reward
-    own = measured.one("of_a_rank") or 0.0
+    own = measured.one("step_of_a_rank") or 0.0
     load = training_load(context, config, forward_tokens=tokens, mean_tokens=own, judged_tokens=0)
     if load is None:
         return []

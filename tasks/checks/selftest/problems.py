@@ -207,7 +207,7 @@ def resume(measured: Measured, facts: Facts) -> Sequence[Problem]:
     if not measured.one("resumed_from_step"):
         found.append(("it began again at step 0", "Checkpoints were lost: look at the disk of run.store_dir."))
     apart = measured.one("relative")
-    if not measured.one("equal") and (apart is None or apart > MOST_APART):
+    if not measured.one("same_weights") and (apart is None or apart > MOST_APART):
         far = "cannot be compared" if apart is None else f"are {apart:.2%} from those of the other"
         found.append((f"weights of the resumed training {far}", "A resume changes results here: report it."))
     return found
@@ -219,7 +219,7 @@ def signals(measured: Measured, facts: Facts) -> Sequence[Problem]:
     for value in measured.figures("checkpoints"):
         if not value.value:
             found.append((f"no whole checkpoint after {value.of}", "Look at the disk of run.store_dir, and report it."))
-    if measured.one("said_so") == 0:
+    if measured.one("ended_as_cancelled") == 0:
         found.append(("it did not end as cancelled after SIGTERM", "A stop would lose steps here: report it."))
     for value in measured.figures("memory_held"):
         if value.value >= MOST_HELD_S:

@@ -176,7 +176,7 @@ class SmallPipeline:
             values.append(Measurement(name="checkpoints", value=len(self._saved(way)), unit="whole", of="SIGTERM"))
             outcome = read_outcome(self.work(stage, way))
             said_so = isinstance(outcome, StageFailure) and outcome.kind is FailureKind.CANCELLED
-            values.append(Measurement(name="said_so", value=float(said_so), unit="yes"))
+            values.append(Measurement(name="ended_as_cancelled", value=float(said_so), unit="yes"))
             values += self._free(before, of="SIGTERM")
             again = self.attempt(stage, way)
         notes = () if stopped is None else ("The training ended before SIGTERM could stop it.",)
@@ -192,7 +192,9 @@ class SmallPipeline:
         from_step = Measurement(name="resumed_from_step", value=float(resumed or 0), unit="")
         if file_sha256(one) == file_sha256(other):
             return Measured(
-                probe="resume", values=(from_step, Measurement(name="equal", value=1.0, unit="yes")), notes=(_EQUAL,)
+                probe="resume",
+                values=(from_step, Measurement(name="same_weights", value=1.0, unit="yes")),
+                notes=(_EQUAL,),
             )
         found = measured(
             self.machine,

@@ -39,14 +39,16 @@ def summary(selftest: Selftest) -> str:
         for verdict in ("passed", "failed", "not run")
     ]
     told = ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
-    return f"{told}; {duration(selftest.duration_s)}."
+    return f"{told}; {duration(selftest.duration_s)}. Steps in the shape of: {selftest.model or 'nothing'}."
 
 
 def _measured(row: ProbeResult) -> str:
     if row.verdict == "not run":
         return row.why
-    figures = figures_text(row.values)
-    return figures or ("see below" if row.verdict == "failed" else "; ".join(row.notes) or row.passes)
+    told = [figures_text(row.values), *(note.rstrip(".") for note in dict.fromkeys(row.notes))]
+    if row.verdict == "failed":
+        return told[0] or "see below"
+    return ". ".join(filter(None, told)) or row.passes
 
 
 def figures_text(values: Sequence[Measurement]) -> str:

@@ -39,10 +39,10 @@ def test_two_ranks_on_a_processor_pass_and_the_file_says_it_all(
         assert verdict == ("not run" if probe in NOT_ON_A_PROCESSOR else "passed"), (probe, why)
     assert {why for probe, (_, why) in verdicts.items() if probe in NOT_ON_A_PROCESSOR} == {"the profile has no GPUs"}
     figures = {row.probe: {value.name: value.value for value in row.values} for row in found.results}
-    assert figures["resume"]["equal"] == 1.0
+    assert figures["resume"]["same_weights"] == 1.0
     assert figures["resume"]["resumed_from_step"] > 12, "after the save of the step in which SIGTERM came"
     assert figures["one_rank"]["first_loss"] < 1e-4
-    assert figures["reward_step"]["at_a_time"] > 1000
+    assert figures["reward_step"]["largest_pack"] > 1000
     assert figures["memory"]["wrong_words"] == 0
     assert figures["kernels"]["gradient"] < 1e-4
     assert (found.profile, found.num_gpus, found.speed) == ("cpu-2", 0, None)

@@ -32,7 +32,7 @@ SHM = ("shm_size", 16.0 * GIB, "bytes", "")
 WHOLE = [
     ("checkpoints", 1.0, "whole", "SIGKILL"),
     ("checkpoints", 2.0, "whole", "SIGTERM"),
-    ("said_so", 1.0, "yes", ""),
+    ("ended_as_cancelled", 1.0, "yes", ""),
 ]
 
 
@@ -56,8 +56,12 @@ WHOLE = [
         ("policy_step", [("peak", 12.0, "bytes", "")], ON_CPU),
         ("numbers", [("gradients", 0.995, "cosine", "policy, bf16, packed beside padded")], FACTS),
         ("one_rank", [("first_loss", 0.002, "relative", "")], FACTS),
-        ("resume", [("resumed_from_step", 24.0, "", ""), ("equal", 1.0, "yes", "")], FACTS),
-        ("resume", [("resumed_from_step", 24.0, "", ""), ("equal", 0.0, "yes", ""), ("relative", 1e-5, "", "")], FACTS),
+        ("resume", [("resumed_from_step", 24.0, "", ""), ("same_weights", 1.0, "yes", "")], FACTS),
+        (
+            "resume",
+            [("resumed_from_step", 24.0, "", ""), ("same_weights", 0.0, "yes", ""), ("relative", 1e-5, "", "")],
+            FACTS,
+        ),
         ("rollouts", [], FACTS),
         ("reload", [("apart", 0.02, "score", "")], FACTS),
         ("signals", [*WHOLE, ("memory_held", 2.0, "s", "SIGKILL")], FACTS),
@@ -117,19 +121,19 @@ def test_what_is_as_it_should_be_passes(probe: str, figures: list[Figure], facts
         ("one_rank", [("first_loss", 0.05, "relative", "")], "5.00% from that of one rank", "connections"),
         (
             "resume",
-            [("resumed_from_step", 0.0, "", ""), ("equal", 1.0, "yes", "")],
+            [("resumed_from_step", 0.0, "", ""), ("same_weights", 1.0, "yes", "")],
             "began again at step 0",
             "store_dir",
         ),
         (
             "resume",
-            [("resumed_from_step", 9.0, "", ""), ("equal", 0.0, "yes", ""), ("relative", 0.2, "", "")],
+            [("resumed_from_step", 9.0, "", ""), ("same_weights", 0.0, "yes", ""), ("relative", 0.2, "", "")],
             "are 20.00% from",
             "report it",
         ),
         ("resume", [("resumed_from_step", 9.0, "", "")], "cannot be compared", "report it"),
         ("signals", [("checkpoints", 0.0, "whole", "SIGKILL")], "no whole checkpoint after SIGKILL", "store_dir"),
-        ("signals", [("said_so", 0.0, "yes", "")], "did not end as cancelled after SIGTERM", "report it"),
+        ("signals", [("ended_as_cancelled", 0.0, "yes", "")], "did not end as cancelled after SIGTERM", "report it"),
         ("signals", [("memory_held", 60.1, "s", "SIGKILL")], "after SIGKILL the cards' memory was held", "nvidia-smi"),
         (
             "load",

@@ -26,7 +26,7 @@ def subject(project: Path) -> Subject:
 
 
 def step(probe: str, tokens: int, **figures: float) -> Measured:
-    named = {"at_a_time": tokens, **figures}
+    named = {"largest_pack": tokens, **figures}
     return Measured(
         probe=probe, values=tuple(Measurement(name=name, value=value, unit="") for name, value in named.items())
     )
@@ -45,9 +45,9 @@ def test_the_plan_for_the_measured_tokens_is_that_of_the_run(subject: Subject) -
     plan = next(one for one in draft_plan(subject.run).stages if one.stage is StageName.TRAIN_REWARD_MODEL)
     tokens = next(figure.value for figure in plan.figures if figure.name == "computed at a time")
     held = sum(part.value or 0 for part in plan.memory if part.name != "CUDA context")
-    found = beside_plan(step("reward_step", int(tokens or 0), of_a_rank=1000.0), subject, profile)
+    found = beside_plan(step("reward_step", int(tokens or 0), step_of_a_rank=1000.0), subject, profile)
     assert found.one("planned") == pytest.approx(held)
-    more = beside_plan(step("reward_step", 2 * int(tokens or 0), of_a_rank=2000.0), subject, profile)
+    more = beside_plan(step("reward_step", 2 * int(tokens or 0), step_of_a_rank=2000.0), subject, profile)
     assert (more.one("planned") or 0) > held + GIB, "activations grow with the tokens"
     # 4 operations a weight and token for adapters, and 2 to compute the forward again; 6.95e9 weights in the blocks.
     assert more.one("work") == pytest.approx(6 * 6.95e9 * 2000, rel=0.01)
@@ -64,8 +64,8 @@ def test_a_policys_step_is_planned_without_a_reward_model_and_says_what_a_token_
 def test_a_peak_is_judged_by_that_plan_and_the_speed_is_of_its_work(subject: Subject) -> None:
     profile = subject.run.gpu_profile
     facts = Facts(profile, card_named(CARD))
-    reward = beside_plan(step("reward_step", 16_000, of_a_rank=16_000.0, step=1.5, peak=1.0), subject, profile)
-    heavy = beside_plan(step("reward_step", 16_000, of_a_rank=16_000.0, step=1.5, peak=90 * GIB), subject, profile)
+    reward = beside_plan(step("reward_step", 16_000, step_of_a_rank=16_000.0, step=1.5, peak=1.0), subject, profile)
+    heavy = beside_plan(step("reward_step", 16_000, step_of_a_rank=16_000.0, step=1.5, peak=90 * GIB), subject, profile)
     policy = beside_plan(step("policy_step", 8192, generated_token=0.0432, peak=1.0), subject, profile)
     assert judged(heavy, facts).verdict == "failed"
     memory = Measured(
@@ -87,7 +87,7 @@ def test_a_processor_measures_a_small_model_and_says_so(project: Path) -> None:
     assert small.shape is not None and small.shape.shape.num_hidden_layers == 2
     assert "too large for a processor" in small.note
     assert small.reward.max_length == 64
-    measured = step("reward_step", 512, of_a_rank=512.0)
+    measured = step("reward_step", 512, step_of_a_rank=512.0)
     assert beside_plan(measured, small, small.run.gpu_profile) is measured
 
 

@@ -28,6 +28,7 @@ RECORD = Selftest(
     precision="bf16",
     card="NVIDIA H100 80GB HBM3",
     runtime="docker",
+    model="Qwen3-8B",
     sources="s",
     results=(
         result("memory", "failed", why="GPU 5: 7 words", advice="Have it replaced.", wrong_words=(7, "words")),
@@ -48,13 +49,20 @@ def test_each_probe_has_a_row_with_figures_or_why_there_are_none() -> None:
     ]
 
 
+def test_what_a_probe_notes_follows_its_figures_once() -> None:
+    row = result("kernels", "passed", gradient=(0.5, "of the largest"))
+    noted = row.model_copy(update={"notes": ("One kernel for all.", "One kernel for all.")})
+    shown = table_of(RECORD.model_copy(update={"results": (noted,)})).rows[0]
+    assert shown[3] == "gradient 0.500 of the largest. One kernel for all"
+
+
 def test_a_failure_says_what_passes_and_what_to_do() -> None:
     assert failure_lines(RECORD) == [
         "memory: GPU 5: 7 words",
         "  passes: words come back",
         "  to do:  Have it replaced.",
     ]
-    assert summary(RECORD) == "2 passed, 1 failed, 1 not run; 7 min 11 s."
+    assert summary(RECORD) == "2 passed, 1 failed, 1 not run; 7 min 11 s. Steps in the shape of: Qwen3-8B."
 
 
 def test_probes_that_failed_of_one_cause_are_named_together() -> None:
@@ -71,12 +79,12 @@ def test_figures_of_several_cards_are_one_range_with_one_unit() -> None:
         Measurement(name="wrong_words", value=0, unit="words"),
         Measurement(name="context", value=0.2, unit="s", of="GPU 0"),
         Measurement(name="context", value=2.0, unit="s", of="GPU 1"),
-        Measurement(name="equal", value=1, unit="yes"),
+        Measurement(name="same_weights", value=1, unit="yes"),
         Measurement(name="gradients", value=0.99987, unit="cosine"),
         Measurement(name="checkpoints", value=1, unit="whole"),
         Measurement(name="checkpoints", value=3, unit="whole"),
     ]
     assert figures_text(values) == (
-        "product 612 to 640 TFLOP/s, copy 2.50 TiB/s, context 200 ms to 2.0 s, equal yes, gradients 0.9999, "
+        "product 612 to 640 TFLOP/s, copy 2.50 TiB/s, context 200 ms to 2.0 s, same weights yes, gradients 0.9999, "
         "checkpoints 1 to 3 whole"
     )
