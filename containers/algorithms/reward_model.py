@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutputWithPast
 from trl import RewardTrainer
 
+from containers.distributed.devices import device_of
 from containers.distributed.ranks import highest_of_ranks
 from containers.distributed.sums import DeviceSums
 from containers.harness.errors import StageError
@@ -153,7 +154,7 @@ def packed_scores(model: Any, pack: Pack, classifier: PreTrainedModel) -> Tensor
     seen: list[Tensor] = []
     # The classifier returns one score per row; the hook on the head gets the scores of all tokens.
     hook = head.register_forward_hook(lambda module, given, made: seen.append(made))
-    device = classifier.device
+    device = device_of(classifier)
     try:
         output = model(**pack.given(device))
     finally:

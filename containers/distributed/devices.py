@@ -3,6 +3,8 @@
 import os
 
 import torch
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from containers.contracts.hardware import GpuProfile
 from containers.harness.errors import MissingPrerequisiteError
@@ -22,6 +24,15 @@ def compute_device(profile: GpuProfile) -> torch.device:
             f"Check the driver and that torch is a CUDA build."
         )
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def device_of(model: PreTrainedModel) -> torch.device:
+    """Return where a model computes; the weights of a divided one may lie in host memory meanwhile."""
+    weight = next(model.parameters())
+    if isinstance(weight, DTensor) and weight.device_mesh.device_type == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    found: torch.device = model.device
+    return found
 
 
 def compute_dtype(profile: GpuProfile) -> torch.dtype:

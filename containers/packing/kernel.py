@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 from trl.kernels import ChunkedLogProbFunction
 
+from containers.distributed.devices import device_of
 from containers.formatting import error_line
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.trial import trial
@@ -114,11 +115,12 @@ def _shapes_of(model: PreTrainedModel) -> list[Shape]:
     """Return one shape per dtype; none without CUDA, or for models whose config has no number of heads."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_attention_heads", None)
-    if model.device.type != "cuda" or not heads:
+    device = device_of(model)
+    if device.type != "cuda" or not heads:
         return []
     key_heads = getattr(config, "num_key_value_heads", None) or heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return [Shape(model.device, dtype, heads, key_heads, width) for dtype in _DTYPES]
+    return [Shape(device, dtype, heads, key_heads, width) for dtype in _DTYPES]
 
 
 def _with_trunks(states: Tensor, trees: Sequence[Tree]) -> Tensor:

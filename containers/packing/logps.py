@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from trl.kernels import ChunkedLogProbFunction
 
+from containers.distributed.devices import device_of
 from containers.packing.padded import PaddedRows
 from containers.packing.scoring import packed_rows
 from containers.packing.trees import PackedRow, lay_out
@@ -151,7 +152,7 @@ def packed_logps(
     Args:
         entropy_learns: the entropies have a gradient too, which costs a second forward of the head.
     """
-    device = model.device
+    device = device_of(model)
     backbone: Any = model.base_model
     hidden: Tensor = backbone(**pack.given(device)).last_hidden_state
     head: Any = model.get_output_embeddings()

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from containers.distributed.devices import device_of
+
 
 @dataclass(frozen=True)
 class PaddedRows:
@@ -45,7 +47,8 @@ class PaddedRows:
         Args:
             entropy_learns: the entropies have a gradient too.
         """
-        ids, mask = self.input_ids.to(model.device), self.attention_mask.to(model.device)
+        device = device_of(model)
+        ids, mask = self.input_ids.to(device), self.attention_mask.to(device)
         # Logits [B, kept, V] are the largest tensor by far; position t predicts token t + 1.
         first = min(self.starts) - 1
         balances = bool(getattr(model.config.get_text_config(), "router_aux_loss_coef", 0.0))

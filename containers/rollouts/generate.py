@@ -93,7 +93,7 @@ def generate_completions(
     """
     places = list(length_batches([len(ids) for ids in prompts], max_items=batch_size))
     batches = [
-        Asked([list(prompts[place]) for place in own], max_new_tokens, temperature, seed=seed + number)
+        Asked([list(prompts[place]) for place in own], max_new_tokens, temperature, seed + number, own, base=seed)
         for number, own in enumerate(places)
     ]
     sizes = [sum(map(len, batch.prompts)) + len(batch.prompts) * max_new_tokens for batch in batches]
@@ -103,12 +103,20 @@ def generate_completions(
 
 @dataclass(frozen=True)
 class Asked:
-    """A batch of prompts, with how it is answered."""
+    """A batch of prompts, with how it is answered.
+
+    Attributes:
+        seed: of the batch.
+        places: of its prompts among all, by which a completion may have a seed that no batch changes.
+        base: seed of all batches.
+    """
 
     prompts: list[list[int]]
     max_new_tokens: int
     temperature: float
     seed: int
+    places: Sequence[int]
+    base: int
 
 
 @runtime_checkable

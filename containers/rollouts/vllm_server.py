@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import random
+import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,10 +28,10 @@ from containers.rollouts.vllm_process import apart_from_ranks, end_vllm, watched
 
 logger = logging.getLogger(__name__)
 
+# First number of the compute capability of B200 and B300.
+_BLACKWELL = 10
 # Completions at the same time without a GPU, where a room is reserved for each.
 _SEQUENCES_ON_CPU = 16
-# Completions that are requested together, so that a later one begins when an earlier one ends.
-BATCH = 1024
 ELSE = "use train_policy.rollout_engine: shared_prompts instead"
 
 
@@ -44,6 +45,7 @@ def load_vllm(context: StageContext, config: TrainPolicyConfig, model: PreTraine
         BadConfigError: the adapters have a rank that vLLM does not support.
         Exception: vLLM cannot load the model.
     """
+    give_back_memory()
     dtype = compute_dtype(context.spec.profile)
     adapters = {} if config.lora is None else {"max_loras": 1, "max_lora_rank": _lora_room(config.lora.r)}
     batch, max_length = context.spec.batch, config.max_prompt_length + config.max_completion_length
@@ -104,6 +106,7 @@ def new_llm(
             "generation_config": "vllm",
             "skip_tokenizer_init": True,
             "disable_log_stats": True,
+            **_attention(on_gpu=on_gpu),
             **settings,
         }
         llm = vllm.LLM(
@@ -115,6 +118,13 @@ def new_llm(
             **given,
         )
     return watched(llm)
+
+
+def _attention(*, on_gpu: bool) -> dict[str, str]:
+    """Settings of the attention: on Blackwell vLLM prefers FlashInfer's, which is compiled with nvcc at the start."""
+    if on_gpu and torch.cuda.get_device_capability()[0] == _BLACKWELL and shutil.which("nvcc") is None:
+        return {"attention_backend": "FLASH_ATTN"}
+    return {}
 
 
 def vllm_version() -> str:
@@ -169,13 +179,13 @@ class VllmModel:
             SamplingParams(
                 temperature=batch.temperature,
                 top_p=1.0,
-                seed=random.Random(f"{batch.seed} {place}").getrandbits(62),  # noqa: S311  (completions, not a secret)
+                seed=random.Random(f"{batch.base} {place}").getrandbits(62),  # noqa: S311  (completions, not a secret)
                 max_tokens=batch.max_new_tokens,
                 stop_token_ids=[token for token in end_ids if 0 <= token < self._num_tokens],
                 detokenize=False,
             )
             for batch in batches
-            for place, _ in enumerate(batch.prompts)
+            for place in batch.places
         ]
         given = [{"prompt_token_ids": list(prompt)} for batch in batches for prompt in batch.prompts]
         found = iter(self._llm.generate(given, settings, use_tqdm=False))

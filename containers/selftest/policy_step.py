@@ -19,6 +19,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.schedule import ResolvedSchedule
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.distributed.ranks import join_ranks
+from containers.models.offloading import offload
 from containers.packing.kernel import try_kernels
 from containers.packing.logps import causal_of
 from containers.rewards.base import start_rewards
@@ -88,6 +89,7 @@ class ShapeTraining(PolicyTraining):
         )
         self.rewards, self.held_out, self.opening = start_rewards(context, config), (), ""
         self.model = self.untrained_model()
+        self.reference = self._made_reference()
         self.cut = plan_policy_packing(context, config, self.model, tokens)
         self.rollouts = start_rollouts(context, config, self.model, tokens)
         self.writing = self.rollouts.writing
@@ -101,6 +103,18 @@ class ShapeTraining(PolicyTraining):
         profile = self.context.spec.profile
         dtype = torch.float32 if self.config.lora is None else compute_dtype(profile)
         return causal_model(model_config(self.bench.request), dtype=dtype, device=compute_device(profile))
+
+    def _made_reference(self) -> PreTrainedModel | None:
+        """Make the reference in the type that the stage gives it, where it has one of its own."""
+        config, profile = self.config, self.context.spec.profile
+        if config.lora is not None or not config.method.beta:
+            return None
+        dtype = compute_dtype(profile) if config.keeps_start_model else torch.float32
+        made = causal_model(model_config(self.bench.request), dtype=dtype, device=compute_device(profile))
+        made.requires_grad_(False).eval()
+        if config.offload_frozen:
+            offload(made)
+        return made
 
     def callbacks(self, checkpoint: Path | None, **_: Any) -> list[TrainerCallback]:
         """Return none: nothing is recorded or saved."""

@@ -1,5 +1,6 @@
 """sample_completions: policy and reference write on held-out prompts, once for every judge."""
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,7 @@ from containers.contracts.configs.sample_completions import SampleCompletionsCon
 from containers.contracts.names import MODEL_FOLDER, SAMPLED_FILE
 from containers.contracts.outcome import Metric
 from containers.distributed.devices import compute_device, compute_dtype
-from containers.distributed.spread import spread_over_gpus
+from containers.distributed.spread import further_gpus, spread_over_gpus
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, DivergedError
 from containers.harness.progress import progress_of
@@ -21,7 +22,7 @@ from containers.rollouts.generate import Completion, completion_logprobs, genera
 from containers.rollouts.prompt_templates import opening_of
 from containers.rollouts.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
 from containers.rollouts.sampled import Sampled, write_sampled
-from containers.rollouts.vllm_server import BATCH, load_vllm_writer, vllm_version
+from containers.rollouts.vllm_server import load_vllm_writer, vllm_version
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -146,7 +147,9 @@ def _by_vllm(
     spread = None
     try:
         spread = spread_over_gpus(load_vllm_writer, arguments)
-        found = generate_completions(model, tokenizer, prompts, batch_size=BATCH, spread=spread, **settings)
+        # One batch for each GPU, so that vLLM begins a completion when another one ends.
+        share = math.ceil(len(prompts) / (1 + len(further_gpus())))
+        found = generate_completions(model, tokenizer, prompts, batch_size=share, spread=spread, **settings)
     finally:
         if spread is not None:
             spread.close()

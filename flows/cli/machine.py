@@ -36,7 +36,8 @@ def _doctor(parsed: argparse.Namespace) -> int:
     loaded = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile)
     profile, config = loaded.config.gpu_profile, loaded.config
     if profile.num_processes == 1:
-        print(f"Profile `{profile.name}` has one rank: there is nothing between ranks to measure.")
+        told = f"Profile `{profile.name}` has one rank: there is nothing between ranks to measure."
+        print(f"{told} `rlhf selftest` measures the machine itself.")
         return 0
     try:
         code = code_identity(config.runtime.kind, image=config.image)

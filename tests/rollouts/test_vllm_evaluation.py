@@ -23,7 +23,7 @@ def test_greedy_completions_are_the_models_and_drawn_ones_repeat_however_many_pr
     by_vllm = load_vllm_writer(**alone, device="cpu")  # type: ignore[arg-type]
     spread = Spread(load_vllm_writer, alone, gpus=[""])
 
-    def written(temperature: float, *, on: object = None, writer: object = by_vllm) -> list[Completion]:
+    def written(temperature: float, *, on: object = None, writer: object = by_vllm, size: int = 2) -> list[Completion]:
         model, tokenizer = writer  # type: ignore[misc]
         return generate_completions(
             model,
@@ -31,7 +31,7 @@ def test_greedy_completions_are_the_models_and_drawn_ones_repeat_however_many_pr
             PROMPTS,
             max_new_tokens=12,
             temperature=temperature,
-            batch_size=2,
+            batch_size=size,
             seed=3,
             spread=on,  # type: ignore[arg-type]
         )
@@ -42,6 +42,7 @@ def test_greedy_completions_are_the_models_and_drawn_ones_repeat_however_many_pr
         assert drawn != written(0.0)
         assert written(1.2) == drawn
         assert written(1.2, on=spread) == drawn, "and so does a program on a further GPU"
+        assert written(1.2, size=5) == drawn, "no batch changes what is drawn"
     finally:
         spread.close()
         by_vllm[0].close()

@@ -131,10 +131,13 @@ def kernels(measured: Measured, facts: Facts) -> Sequence[Problem]:
 def connections(measured: Measured, facts: Facts) -> Sequence[Problem]:
     """A slow bus, a pair of ranks that is slower than the others, and shared memory that is nearly full."""
     found: list[Problem] = []
-    buses = measured.figures("bus")
+    buses, pairs = measured.figures("bus"), measured.figures("pair")
+    middle = statistics.median(value.value for value in pairs) if pairs else 0.0
     least = 0.0
     if facts.profile.num_gpus:
-        least = LEAST_BUS if facts.has_nvlink else LEAST_BUS_PCIE
+        # Cards that are bridged in pairs have links too, and a ring of all goes over PCIe.
+        all_linked = facts.has_nvlink and (not pairs or middle >= LEAST_BUS)
+        least = LEAST_BUS if all_linked else LEAST_BUS_PCIE
     if buses and buses[-1].value < least:
         found.append(
             (
@@ -142,8 +145,6 @@ def connections(measured: Measured, facts: Facts) -> Sequence[Problem]:
                 "Look at `nvidia-smi topo -m`; try nccl.p2p_disable in the GPU profile, and compare.",
             )
         )
-    pairs = measured.figures("pair")
-    middle = statistics.median(value.value for value in pairs) if pairs else 0.0
     if facts.profile.num_gpus:
         found += [
             (
