@@ -84,6 +84,7 @@ class ShapeTraining(RewardModelTraining):
         rows = pairs_that_fill(budget, max_length=config.max_length, words=words, count=batch.global_batch_size)
         self.budget, split = budget, SplitExamples([*range(len(rows))], rows, 0, 0, "")
         self.examples = TrainingExamples(split, split)
+        self.evaluated = split.kept
         self.schedule = ResolvedSchedule(
             num_steps=NUM_STEPS, steps_per_epoch=1, eval_steps=NUM_STEPS, save_steps=NUM_STEPS, logging_steps=1
         )

@@ -273,19 +273,19 @@ def _adapters_are_low_rank(config: RunTree, *, section: str) -> Iterator[Mistake
         )
 
 
-def _adapters_make_sense(config: RunTree) -> Iterator[Mistake]:
-    for section, training_of in _TRAININGS.items():
-        training = config.policy_on_rewards if section == "train_policy" else training_of(config)
-        if training is not None:
-            profile = config_profile(config.gpu_profile, training)
-            divides = profile.distribution == "fsdp"
-            if section == "train_policy" and divides and profile.num_processes == 1:
-                yield Mistake(
-                    "train_policy.distribution",
-                    f"fsdp divides a policy over ranks, and profile `{profile.name}` has one. Use ddp.",
-                )
-            for key, text in adapter_contradictions(training, divides=divides):
-                yield Mistake(f"{section}.{key}", text)
+def _adapters_make_sense(config: RunTree, *, section: str) -> Iterator[Mistake]:
+    training = _TRAININGS[section](config)
+    if training is None:
+        return
+    profile = config_profile(config.gpu_profile, training)
+    divides = profile.distribution == "fsdp"
+    if section == "train_policy" and divides and profile.num_processes == 1:
+        yield Mistake(
+            "train_policy.distribution",
+            f"fsdp divides a policy over ranks, and on profile `{profile.name}` it has one. Use ddp.",
+        )
+    for key, text in adapter_contradictions(training, divides=divides):
+        yield Mistake(f"{section}.{key}", text)
 
 
 TRAINING_RULES: tuple[Rule, ...] = (
@@ -307,5 +307,5 @@ TRAINING_RULES: tuple[Rule, ...] = (
     _evaluation_length_is_given_once,
     *(partial(_built_model_is_long_enough, section=section) for section in _LENGTHS),
     *(partial(_adapters_are_low_rank, section=section) for section in _TRAININGS),
-    _adapters_make_sense,
+    *(partial(_adapters_make_sense, section=section) for section in _TRAININGS),
 )

@@ -11,7 +11,7 @@ from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from containers.contracts.schedule import ScheduleError
 from tasks.plan.figures import PlanContext, StagePlan
-from tasks.plan.fit import DIVISIBLE, TRAININGS, may_divide_policy, with_settings
+from tasks.plan.fit import DIVISIBLE, TRAININGS, is_allowed, may_divide_policy, with_settings
 from tasks.plan.limits import memory_bytes
 
 # Of a GPU's memory; estimates may be off, and a pack may be longer than those looked at.
@@ -117,8 +117,6 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
     if divides_policy or (stage in DIVISIBLE and context.profile.num_processes > 1 and not divides):
         distributions.append("fsdp")
     for quantization, checkpointing, pack, distribution in product(quantizations, _CHECKPOINTING, packs, distributions):
-        if quantization == "int8" and (divides or distribution == "fsdp"):
-            continue
         if pack is not None and pack < _SHORTEST_PACK:
             continue
         update: dict[str, object] = {}
@@ -136,7 +134,8 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
             profile = changed.profile.model_copy(update={"distribution": "fsdp"})
             changed = replace(changed, profile=profile)
             changes.append("gpu_profile.distribution=fsdp")
-        yield tuple(changes), changed
+        if is_allowed(changed):
+            yield tuple(changes), changed
 
 
 def _yaml(value: object) -> str:

@@ -87,31 +87,68 @@ def _mistake(
     profile = context.profile
     shape = " even with one example at a time and gradient checkpointing" if stage in TRAININGS else ""
     problem = (
-        f"{needed / GIB:.0f} GiB per GPU are estimated{shape}, and profile `{profile.name}` has "
+        f"{stage.value}: {needed / GIB:.0f} GiB per GPU are estimated{shape}, and profile `{profile.name}` has "
         f"{profile.gpu_memory_gib:g}."
     )
     for key, words, changed in _changes(context, stage):
         fits = _needed(_smallest_shape(changed, stage), planner)
         if fits is not None and fits * _ERROR <= changed.profile.gpu_memory_gib * GIB:
-            return Mistake(key, f"{problem} The smallest change that fits: {words} ({fits / GIB:.0f} GiB).")
-    return Mistake(
-        "gpu_profile", f"{stage.value}: {problem} No setting and no profile here makes it fit; take a smaller model."
-    )
+            told = problem.removeprefix(f"{stage.value}: ") if key.startswith(f"{stage.value}.") else problem
+            return Mistake(key, f"{told} The smallest change that fits: {words} ({fits / GIB:.0f} GiB).")
+    return Mistake("gpu_profile", f"{problem} No setting and no profile here makes it fit; take a smaller model.")
 
 
 def _changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     """Changes that could help, the smallest first.
 
-    A model that the ranks divide gets the same weights: only the profile changes. Then come frozen weights of fewer
-    bits, shorter examples, adapters in place of all weights, both, larger GPUs.
+    A model that the ranks divide gets the same weights: only the profile changes, and what lies in host memory. Then
+    come frozen weights of fewer bits, shorter examples, adapters in place of all weights, both, larger GPUs.
     """
+    yield from (change for change in _all_changes(context, stage) if is_allowed(change[-1]))
+
+
+def _all_changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     yield from _divided(context, stage)
+    yield from _offloaded(context, stage)
     yield from _quantized(context, stage)
     yield from _shorter(context, stage)
     for key, words, adapted in _adapters(context, stage):
         yield key, words, adapted
         yield from ((key, f"{words}, and {more}", both) for _, more, both in _quantized(adapted, stage))
     yield from _larger_gpus(context, stage)
+
+
+def is_allowed(context: PlanContext) -> bool:
+    """Whether no training contradicts how it would be divided and held; a profile is that of all of them."""
+    sections = (getattr(context.config, stage.value, None) for stage in TRAININGS)
+    return not any(
+        any(adapter_contradictions(section, divides=_divides(context, section)))
+        for section in sections
+        if section is not None
+    )
+
+
+def _divides(context: PlanContext, section: StageConfig) -> bool:
+    return config_profile(context.profile, section).distribution == "fsdp"
+
+
+def _offloaded(context: PlanContext, stage: StageName) -> Iterator[_Change]:
+    """Keep the shares of a divided model, and a policy's frozen models, in host memory; divide it first if need be."""
+    section = getattr(context.config, stage.value, None)
+    if stage not in TRAININGS or section is None or section.optimizer.offload:
+        return
+    divided = list(_divided(context, stage)) if not _divides(context, section) else [("", "", context)]
+    for words, _, changed in divided:
+        optimizer = section.optimizer.model_copy(update={"offload": True})
+        frozen = {"offload_frozen": True} if stage is StageName.TRAIN_POLICY else {}
+        frozen_too = ", `offload_frozen: true`" if frozen else ""
+        key = f"{stage.value}.optimizer.offload"
+        first = f"`{words}: fsdp` and " if words else ""
+        yield (
+            key,
+            f"{first}`{key}: true`{frozen_too}",
+            with_settings(changed, stage, {"optimizer": optimizer, **frozen}),
+        )
 
 
 def _divided(context: PlanContext, stage: StageName) -> Iterator[_Change]:

@@ -301,7 +301,10 @@ def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
     profile = stage_profile(context.profile, StageName.SAMPLE_COMPLETIONS)
     tokens = longest_prompt(context, config.max_prompt_length) + config.max_completion_length
     if config.rollout_engine == "vllm" and profile.num_gpus:
-        share = int(VLLM_FRACTION_ALONE * profile.gpu_memory_gib * GIB)
+        whole = estimates.inference_memory(total_parameters(shape, head="language"), profile)
+        one = estimates.generation_cache(shape, profile, sequences=1, tokens=tokens)
+        # It takes its share, whatever it needs; a model for which that is too little does not fit.
+        share = max(int(VLLM_FRACTION_ALONE * profile.gpu_memory_gib * GIB), whole + one)
         return byte_figures({"vLLM, model and cache; then the model": share, **estimates.cuda_context(profile)})
     parts = {
         "policy, then reference": estimates.inference_memory(total_parameters(shape, head="language"), profile),

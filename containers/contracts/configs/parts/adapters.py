@@ -27,10 +27,11 @@ def adapter_contradictions(
         if config.rollout_engine == "vllm":
             yield from _refused_by_vllm(config)
     if config.optimizer.offload and not divides:
+        own = "train_policy" if isinstance(config, TrainPolicyConfig) else "gpu_profile"
         yield (
             "optimizer.offload",
-            "needs `distribution: fsdp`: torch keeps only a divided model's weights and moments in host memory. "
-            "Divide the model over the ranks, or leave this out.",
+            f"needs {own}.distribution fsdp: torch keeps only a divided model's weights and moments in host memory. "
+            "Divide the model, or leave this out.",
         )
     if config.quantization is None:
         return

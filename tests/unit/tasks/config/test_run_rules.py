@@ -63,7 +63,7 @@ def mistakes(folder: Path, **sections: object) -> list[str]:
         ),
         (
             {"train_policy": {"distribution": "fsdp", "lora": None}},
-            "train_policy.distribution: fsdp divides a policy over ranks, and profile `small` has one. Use ddp.",
+            "train_policy.distribution: fsdp divides a policy over ranks, and on profile `small` it has one. Use ddp.",
         ),
         (
             {"train_policy": {"distribution": "fsdp", "algorithm": "ppo", "lora": {"r": 8}}, "gpu_profile": TWO_GPUS},

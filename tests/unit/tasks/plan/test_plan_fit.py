@@ -28,10 +28,10 @@ def refusals(*overrides: str, profile: str | None = None) -> list[str]:
 
 
 def test_whole_weights_that_no_gpu_of_the_profile_holds_are_refused_for_adapters() -> None:
-    (said,) = refusals("train_reward_model.lora=null")
+    (said,) = refusals("train_reward_model.lora=null", profile="1x48gb")
     assert said == (
         "train_reward_model.lora: 117 GiB per GPU are estimated even with one example at a time and gradient "
-        "checkpointing, and profile `7x48gb` has 48. The smallest change that fits: `lora: {r: 64, alpha: 128}` and "
+        "checkpointing, and profile `1x48gb` has 48. The smallest change that fits: `lora: {r: 64, alpha: 128}` and "
         "`trainable: lora`, adapters in place of all weights (21 GiB)."
     )
     # The check says all else too, and the mistake with it.
@@ -40,10 +40,30 @@ def test_whole_weights_that_no_gpu_of_the_profile_holds_are_refused_for_adapters
     )
 
 
+def test_host_memory_is_offered_before_other_weights_are_trained() -> None:
+    (said,) = refusals("train_reward_model.lora=null")
+    assert said.startswith("train_reward_model.optimizer.offload: 117 GiB per GPU are estimated")
+    both = "`gpu_profile.distribution: fsdp` and `train_reward_model.optimizer.offload: true`"
+    assert said.endswith(f"The smallest change that fits: {both} (30 GiB).")
+    overrides = ["lora=null", "optimizer.offload=true"]
+    advised = [f"train_reward_model.{one}" for one in overrides] + ["gpu_profile.distribution=fsdp"]
+    assert plan_run(load_run_config(Path(PRODUCTION), overrides=advised)).mistakes == ()
+
+
+def test_no_change_is_offered_that_another_training_refuses() -> None:
+    """Divided, the reward model would fit; but that divides the fine-tuning too, whose weights have 8 bits."""
+    overrides = ["train_reward_model.lora=null", "train_sft.quantization=int8", "train_sft.lora={r: 8}"]
+    said = refusals(*overrides, profile="8x80gb")
+    assert not any("fsdp" in text for text in said)
+
+
 def test_the_advised_adapters_are_all_that_a_run_with_whole_weights_has_to_change() -> None:
     section = "train_reward_model"
     whole, adapters = f"{section}.trainable=full", f"{section}.lora={{r: 64, alpha: 128}}"
-    assert "`lora: {r: 64, alpha: 128}` and `trainable: lora`" in refusals(whole, f"{section}.lora=null")[0]
+    assert (
+        "`lora: {r: 64, alpha: 128}` and `trainable: lora`"
+        in refusals(whole, f"{section}.lora=null", profile="1x48gb")[0]
+    )
     with pytest.raises(InvalidConfigError, match="trainable is `full`, which has no adapters"):
         load_run_config(Path(PRODUCTION), overrides=[whole, adapters])
     advised = load_run_config(Path(PRODUCTION), overrides=[whole, adapters, f"{section}.trainable=lora"])
@@ -88,13 +108,15 @@ def test_what_is_offloaded_leaves_the_gpu_and_is_counted_on_the_host() -> None:
     parts, with_all = planned("train_policy.optimizer.offload=true")
     assert not any("AdamW" in name for name in parts)
     assert with_all - host == total * 16
-    with pytest.raises(InvalidConfigError, match=r"train_policy.optimizer.offload: needs `distribution: fsdp`"):
+    with pytest.raises(
+        InvalidConfigError, match=r"train_policy.optimizer.offload: needs train_policy.distribution fsdp"
+    ):
         load_run_config(Path(PRODUCTION), overrides=["train_policy.optimizer.offload=true"], profile="8x80gb")
 
 
 def test_whole_weights_are_offered_to_be_divided_over_the_gpus() -> None:
     (said,) = refusals("train_reward_model.lora=null", profile="8x80gb")
-    assert said.startswith("gpu_profile.distribution: 117 GiB per GPU are estimated")
+    assert said.startswith("gpu_profile.distribution: train_reward_model: 117 GiB per GPU are estimated")
     assert "The smallest change that fits: `distribution: fsdp` in the profile (4" in said
     plan = plan_run(
         load_run_config(
