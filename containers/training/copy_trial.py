@@ -4,6 +4,7 @@ The trial has a model of its own, so the training that follows is the same byte 
 """
 
 import gc
+import logging
 import random
 import shutil
 import time
@@ -21,6 +22,8 @@ from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
 from containers.scoring.copies import TriedCopies
 
+logger = logging.getLogger(__name__)
+
 TRIAL_FOLDER = "copy_trial"
 
 
@@ -32,26 +35,38 @@ def try_copies(context: StageContext, tried: Callable[[StageContext], TriedCopie
 
     Raises:
         BadConfigError: on every rank; a copy cannot be loaded, or is not the model that was saved.
+        StageError: likewise; the start model is at fault.
     """
-    problem, group = "", patient_group()
+    problem, failure, group = "", None, patient_group()
     if is_first_rank():
         started_at_s, folder = time.monotonic(), context.work / TRIAL_FOLDER
         with _random_state_kept(), _emptied(folder):
             try:
                 found = tried(replace(context, work=folder))
                 problem = _why_not(found)
-            except StageError as error:
-                problem = f"it could not be loaded again: {error}"
+            except Exception as error:
+                if isinstance(error, StageError) and str(folder) in str(error):
+                    problem = f"it could not be loaded again: {error}"
+                else:  # it is the start model's, or a GPU is full
+                    failure = error if isinstance(error, StageError | torch.OutOfMemoryError) else _told(error)
             written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        if not problem:
+        if not problem and failure is None:
             context.recorder.note(_text(found, took_s=time.monotonic() - started_at_s, written=written))
-    problem = of_all_ranks(problem, group=group)[0]
+    problem, failure = of_all_ranks((problem, failure), group=group)[0]
+    if failure is not None:
+        raise failure
     if problem:
         raise BadConfigError(
             f"Before the first step the model was saved as at the end of the training, and {problem} Nothing was "
             "trained. Use other layers for the adapters (lora.targets, lora.exclude), another quantization or another "
             "start model; if none helps, report this message with the versions of transformers and peft."
         )
+
+
+def _told(error: Exception) -> StageError:
+    """Log an unexpected error, and return one that other ranks can be sent."""
+    logger.exception("The trial of the copies failed.")
+    return StageError(f"The trial of the copies failed, and nothing was trained: {type(error).__name__}: {error}")
 
 
 def _why_not(found: TriedCopies) -> str:
@@ -73,7 +88,7 @@ def _why_not(found: TriedCopies) -> str:
 def _text(found: TriedCopies, *, took_s: float, written: int) -> str:
     told = ", ".join(f"{copy.name}/ by {copy.difference:.2g} (allowed: {copy.allowed:.2g})" for copy in found.copies)
     return (
-        f"Before the first step, a model with trained weights moved at random (by {found.moved:.2g} {found.unit}) was "
+        f"Before the first step, a trial model, its weights moved at random by {found.moved:.2g} {found.unit}, was "
         f"saved, merged and loaded again; its copies differ from it: {told}. It took {duration(took_s)} and "
         f"{size(written)} of disk, which are free again."
     )

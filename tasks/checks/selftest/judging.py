@@ -51,7 +51,10 @@ def judged(measured: Measured, facts: Facts) -> ProbeResult:
 
 _FITS = f"it fits, at most {problems.MOST_ABOVE_PLAN - 1:.0%} above the plan's memory"
 _REPORT = "Send the self-test's file; the log's last lines are in it."
-_SMALLER = "If memory was too small: lower pack_tokens or max_length, or choose another profile (`rlhf plan --choose`)."
+_SMALLER = (
+    "If a GPU was full: lower pack_tokens or max_length, or take another profile (`rlhf plan --choose`). Anything else "
+    "is a defect of rlhf-flows: send the self-test's file."
+)
 RULES = {
     "cards": Rule(
         1, "cards", "each card works and fits the profile; the driver runs the image's CUDA", problems.cards, _REPORT
