@@ -19,6 +19,7 @@ from benchmarks.gpu.page import selftest_text
 from benchmarks.provenance import PROJECT, commit, when_and_where
 from containers.contracts.configs.selftest import Selftest
 from flows.cli.main import main as rlhf
+from tasks.config.errors import ConfigError
 from tasks.config.loading import load_run_config
 from tasks.store.selftests import kept_selftests
 
@@ -28,10 +29,14 @@ _TITLE = "# On GPUs"
 
 
 def main() -> int:
-    """Measure; return 1 if the self-test or a program failed, 2 for a profile without GPUs."""
+    """Measure; return 1 if the self-test or a program failed, 2 for a run that cannot be read, or has no GPUs."""
     given = _arguments()
     options = ["-c", str(given.config), *(["--profile", given.profile] if given.profile else [])]
-    run = load_run_config(given.config, profile=given.profile).config
+    try:
+        run = load_run_config(given.config, profile=given.profile).config
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
     if not run.gpu_profile.num_gpus:
         print(f"Profile `{run.gpu_profile.name}` has no GPUs: name one that has, with --profile.", file=sys.stderr)
         return 2

@@ -182,9 +182,11 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
         margin = torch.tensor([row["margin"] for row in rows], dtype=torch.float64) if config.use_margin else 0.0
         best = float(pair_loss(chosen, rejected, margin=margin, centring=config.center_rewards_coefficient))
         last = next(entry[LAST_LOSS] for entry in reversed(state.log_history) if LAST_LOSS in entry)
+        is_last = state.best_global_step == state.global_step
+        beside = "" if is_last else f", and that of the last step, {state.global_step:,}, is {last:.4f}"
         self.context.recorder.note(
             f"Step {state.best_global_step:,} was chosen on {len(self.evaluated):,} validation pairs. On all "
-            f"{len(rows):,} its loss is {best:.4f}, and that of the last step, {state.global_step:,}, is {last:.4f}."
+            f"{len(rows):,} its loss is {best:.4f}{beside}."
         )
         return (
             Metric(name="validation_objective", value=best, unit="nats", count=len(rows)),

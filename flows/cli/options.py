@@ -46,14 +46,15 @@ def add_config_options(parser: argparse.ArgumentParser, *, what: str = f"the run
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the same, `--debug` and `--debug-full`, for the commands that run a pipeline or look at one."""
     add_config_options(parser)
-    parser.add_argument(
+    shapes = parser.add_mutually_exclusive_group()
+    shapes.add_argument(
         "--debug",
         action="store_const",
         const="small",
         help="run on few rows with two steps of each training, in its own folder (NAME-debug), to see that it works; "
         "its figures mean nothing",
     )
-    parser.add_argument(
+    shapes.add_argument(
         "--debug-full",
         action="store_const",
         const="full",
