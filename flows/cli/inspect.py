@@ -16,8 +16,8 @@ from tasks.config.errors import InvalidConfigError
 from tasks.pipeline.lookup import look_up_stages
 from tasks.pipeline.reap import NoDaemonError, reap
 from tasks.plan.inputs.cpu_speed import measured_cpu_speed
-from tasks.plan.run_plan import draft_plan, plan_run
-from tasks.plan.text import render_plan
+from tasks.plan.run_plan import UnfitRunError, draft_plan, plan_run
+from tasks.plan.text import choice_lines, render_plan
 
 _EXIT_FAILED = 1
 
@@ -53,14 +53,21 @@ def _check(parsed: argparse.Namespace) -> int:
 def _plan(parsed: argparse.Namespace) -> int:
     loaded = load_run(parsed)
     found = look_up_stages(loaded.config)
-    planned = plan_run(
-        loaded,
-        cached=found.texts.__getitem__,
-        artifacts=found.artifacts,
-        model_config=parsed.model_config,
-        cpu=measured_cpu_speed(loaded.config.gpu_profile),
-        chooses=parsed.choose,
-    )
+    try:
+        planned = plan_run(
+            loaded,
+            cached=found.texts.__getitem__,
+            artifacts=found.artifacts,
+            model_config=parsed.model_config,
+            cpu=measured_cpu_speed(loaded.config.gpu_profile),
+            chooses=parsed.choose,
+        )
+    except UnfitRunError as error:
+        if parsed.choose:
+            print("\n".join(choice_lines(error.plan)), flush=True)
+        raise
+    if parsed.choose and not planned.choices:
+        print("No settings to choose from: they are for trainings on GPUs, of a model whose size is known.")
     upgrades = upgrade_lines(loaded.config, planned)
     print("".join(f"UPGRADE: {line}\n" for line in upgrades) + render_plan(planned))
     return 0

@@ -101,6 +101,14 @@ class RunPlan:
         return tuple(stage for stage in self.stages if not stage.is_reused)
 
 
+class UnfitRunError(InvalidConfigError):
+    """A run that cannot work, with its plan."""
+
+    def __init__(self, source: str, plan: RunPlan) -> None:
+        super().__init__(source, plan.mistakes)
+        self.plan = plan
+
+
 def plan_run(
     loaded: LoadedConfig,
     *,
@@ -116,11 +124,10 @@ def plan_run(
         cached: says for a stage whether its result exists already.
         artifacts: folders of the stages whose result exists.
         model_config: a config.json to take the model's shape from.
-        cpu: speed of this machine's CPU, for a run without GPUs.
-        chooses: also find settings of each training that fit the GPUs.
+        cpu: speed of this CPU, for a run without GPUs; `chooses`: also find settings that fit the GPUs.
 
     Raises:
-        InvalidConfigError: the run cannot work, for example since a schedule would never take a step, evaluate or save.
+        UnfitRunError: the run cannot work, since a schedule would never take a step, for example.
         ConfigError: `model_config` cannot be read.
     """
     plan = draft_plan(
@@ -133,7 +140,7 @@ def plan_run(
         chooses=chooses,
     )
     if plan.mistakes:
-        raise InvalidConfigError(str(loaded.path), plan.mistakes)
+        raise UnfitRunError(str(loaded.path), plan)
     return plan
 
 

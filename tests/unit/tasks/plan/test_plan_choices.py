@@ -7,8 +7,8 @@ import pytest
 from containers.contracts.hardware import GIB
 from tasks.config.loading import load_run_config
 from tasks.plan.limits import memory_bytes
-from tasks.plan.run_plan import RunPlan, plan_run
-from tasks.plan.text import render_plan
+from tasks.plan.run_plan import RunPlan, UnfitRunError, plan_run
+from tasks.plan.text import choice_lines, render_plan
 
 PRODUCTION = "configs/runs/helpsteer3-qwen3-8b.yaml"
 
@@ -117,3 +117,10 @@ def test_the_models_and_machines_of_the_first_document_have_a_plan(
         # The first may also keep layers or have other packs, which is faster.
         assert set(changes) <= set(proposed[0])
         assert changes in [tuple(one for one in found if "pack_tokens" not in one) for found in proposed]
+
+
+@pytest.mark.shared_data
+def test_settings_are_chosen_for_a_run_that_does_not_fit_as_configured(shared_data: Path) -> None:
+    with pytest.raises(UnfitRunError, match="train_policy.quantization: 37 GiB per GPU") as caught:
+        _plan("1x24gb", model=shared_data / "model_configs" / "Qwen__Qwen3-14B.json")
+    assert "train_policy.quantization=nf4" in "\n".join(choice_lines(caught.value.plan))
