@@ -121,6 +121,6 @@ def test_the_models_and_machines_of_the_first_document_have_a_plan(
 
 @pytest.mark.shared_data
 def test_settings_are_chosen_for_a_run_that_does_not_fit_as_configured(shared_data: Path) -> None:
-    with pytest.raises(UnfitRunError, match="train_policy.quantization: 37 GiB per GPU") as caught:
+    with pytest.raises(UnfitRunError, match=r"train_policy\.quantization: 37 GiB per GPU") as caught:
         _plan("1x24gb", model=shared_data / "model_configs" / "Qwen__Qwen3-14B.json")
     assert "train_policy.quantization=nf4" in "\n".join(choice_lines(caught.value.plan))
