@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from peft import PeftModel
-from transformers import PreTrainedModel, TrainingArguments, set_seed
+from transformers import PreTrainedModel, set_seed
 
 from containers.algorithms.offline_packing import expert_weight, in_one, plan_offline_packing
 from containers.algorithms.offline_step import Example, Objective, OfflineStep
@@ -21,11 +21,11 @@ from containers.models.loading import apply_lora
 from containers.packing.kernel import try_kernels
 from containers.packing.logps import Cut, add_logps, causal_of
 from containers.scoring.copies import TriedCopies
-from containers.training.arguments import common_arguments
+from containers.training.arguments import completion_arguments
 from containers.training.causal_copies import save_causal_model, tried_causal_copies
 from containers.training.program import PairTraining
 from containers.training.records import Prepared
-from containers.training.sharding import divides_model, ready_to_divide
+from containers.training.sharding import divides_model
 from containers.training.start_model import load_start_model
 
 OfflineConfigT = TypeVar("OfflineConfigT", TrainSftConfig, TrainDpoConfig)
@@ -63,9 +63,6 @@ class OfflineTraining(PairTraining[OfflineConfigT]):
         cut = plan_offline_packing(context, config, causal, splits[0], what=self.unit.capitalize())
         add_logps(causal, temperature=1.0)
         examples, validation = self.finished(splits, model=model, cut=cut)
-        common = common_arguments(
-            context, optimizer=config.optimizer, schedule=self.schedule, batch=in_one(context.spec.batch)
-        )
         return OfflineTrainer(
             examples=examples,
             validation=validation,
@@ -73,16 +70,7 @@ class OfflineTraining(PairTraining[OfflineConfigT]):
             families=self.examples.train.places,
             make_step=partial(self._step, cut=cut, aux_weight=expert_weight(causal)),
             model=model,
-            args=ready_to_divide(
-                TrainingArguments(
-                    **common,
-                    activation_checkpointing=bool(config.gradient_checkpointing),
-                    activation_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
-                    remove_unused_columns=False,
-                ),
-                context.spec.profile,
-                offload=config.optimizer.offload,
-            ),
+            args=completion_arguments(context, config, schedule=self.schedule, batch=in_one(context.spec.batch)),
             processing_class=self.tokenizer,
             callbacks=self.callbacks(checkpoint),
         )

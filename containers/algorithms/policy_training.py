@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from accelerate.utils import set_seed
 from peft import PeftModel
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel
 from trl.trainer.utils import disable_dropout_in_model
 
 from containers.algorithms.policy_packing import plan_policy_packing
@@ -53,12 +53,12 @@ from containers.rollouts.prompt_templates import note_policy_template, opening_o
 from containers.rollouts.prompts import PromptOrder, check_lengths, read_evaluation_prompts, read_training_prompts
 from containers.rollouts.sampling_check import start_check
 from containers.scoring.copies import TriedCopies
-from containers.training.arguments import common_arguments
+from containers.training.arguments import completion_arguments
 from containers.training.causal_copies import save_causal_model, tried_causal_copies
 from containers.training.checkpoints import checkpoint_step
 from containers.training.program import Training
 from containers.training.records import Prepared
-from containers.training.sharding import divides_model, ready_to_divide
+from containers.training.sharding import divides_model
 from containers.training.start_model import load_start_model
 
 
@@ -167,13 +167,6 @@ class PolicyTraining(Training[TrainPolicyConfig]):
                 disable_dropout_in_model(model)
                 learns = config.method.entropy_weight > 0 and model is policy
                 add_logps(causal_of(model), temperature=config.temperature, entropy_learns=learns)
-        common = common_arguments(
-            context,
-            optimizer=config.optimizer,
-            schedule=self.schedule,
-            batch=batch.model_copy(update={"per_device_batch_size": 1, "gradient_accumulation_steps": 1}),
-            evaluates=False,
-        )
         state = PolicyStateCallback()
         self.evidence = self._evidence()
         looks = () if self.evidence is None else (self.evidence,)
@@ -185,15 +178,12 @@ class PolicyTraining(Training[TrainPolicyConfig]):
             sampling_check=start_check(context, config, self.rollouts, policy),
             num_logged_completions=config.num_logged_completions,
             model=policy,
-            args=ready_to_divide(
-                TrainingArguments(
-                    **common,
-                    activation_checkpointing=bool(config.gradient_checkpointing),
-                    activation_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
-                    remove_unused_columns=False,
-                ),
-                context.spec.profile,
-                offload=config.optimizer.offload,
+            args=completion_arguments(
+                context,
+                config,
+                schedule=self.schedule,
+                batch=batch.model_copy(update={"per_device_batch_size": 1, "gradient_accumulation_steps": 1}),
+                evaluates=False,
             ),
             train_dataset=StepNumbers(self.schedule.num_steps, num_ranks=batch.num_processes),
             processing_class=self.tokenizer,

@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import signal
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,11 +70,7 @@ class VllmLetters:
 
     def close(self) -> None:
         """End vLLM's processes."""
-        signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        try:
-            end_vllm(self._llm)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        end_vllm(self._llm)
 
 
 def start_letters(

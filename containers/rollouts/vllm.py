@@ -13,7 +13,6 @@ all ranks.
 import logging
 import math
 import shutil
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ from containers.packing.logps import causal_of
 from containers.rollouts.engines import Rollouts, generating_by
 from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import TrialRows
-from containers.rollouts.vllm_process import end_vllm
+from containers.rollouts.vllm_process import end_vllm, sigterm_blocked
 from containers.rollouts.vllm_server import ELSE, load_together, load_vllm, sleeps
 from containers.rollouts.vllm_trial import TRIAL_TOKENS, replays, try_given
 
@@ -214,14 +213,11 @@ class VllmEngine:
 
         If all ranks fail, those without a vLLM end at once, and torchrun then sends SIGTERM to this one.
         """
-        signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        try:
+        with sigterm_blocked():
             if is_first_rank():
                 shutil.rmtree(self.folder, ignore_errors=True)
             if self.llm is not None:
                 end_vllm(self.llm)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
 
 def _in_order(found: Sequence[Any], asked: _Asked) -> _Answers:

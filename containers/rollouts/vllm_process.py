@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -38,6 +39,8 @@ with contextlib.suppress(OSError):
             signal.pidfd_send_signal(process, signal.SIGKILL)
 """
 _SHUTDOWN_S = 1.0
+# After which a process that was killed is not waited for any longer.
+_END_S = 10.0
 
 
 def watched(llm: Any) -> Any:
@@ -48,8 +51,25 @@ def watched(llm: Any) -> Any:
 
 
 def end_vllm(llm: Any) -> None:
-    """End its processes. vLLM ignores SIGTERM, and is killed after a second; call it with SIGTERM blocked."""
-    llm.llm_engine.engine_core.shutdown(timeout=_SHUTDOWN_S)
+    """End its processes, and wait until their GPUs are free. vLLM ignores SIGTERM, and is killed after a second."""
+    client = llm.llm_engine.engine_core
+    left = [process.sentinel for process in client.resources.engine_manager.processes]
+    with sigterm_blocked():
+        client.shutdown(timeout=_SHUTDOWN_S)
+        ends_by = time.monotonic() + _END_S
+        while left and (seconds := ends_by - time.monotonic()) > 0:
+            gone = wait(left, timeout=seconds)
+            left = [sentinel for sentinel in left if sentinel not in gone]
+
+
+@contextmanager
+def sigterm_blocked() -> Iterator[None]:
+    """Have SIGTERM wait while this is open; it goes to all processes of a stage."""
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
 
 def _fail_when_gone(llm: Any) -> None:

@@ -6,7 +6,6 @@ import math
 import os
 import random
 import shutil
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -193,11 +192,7 @@ class VllmModel:
 
     def close(self) -> None:
         """End vLLM's processes."""
-        signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        try:
-            end_vllm(self._llm)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        end_vllm(self._llm)
 
 
 def load_vllm_writer(

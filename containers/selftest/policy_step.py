@@ -31,7 +31,7 @@ from containers.selftest.probe import Bench, Findings, NotHereError
 from containers.selftest.reward_step import (
     NUM_STEPS,
     Steps,
-    in_use_bytes,
+    add_steps,
     refuse_quantized,
     reset_peak,
     train_without_files,
@@ -148,9 +148,7 @@ def probe(bench: Bench, found: Findings) -> None:
     found.add("peak_generating", peak_memory_bytes(), "bytes")
     with training.while_training(trainer):
         train_without_files(trainer, steps)
-    found.add("step", min(steps.seconds[1:]), "s")
-    found.add("peak", peak_memory_bytes(), "bytes")
-    found.add("in_use", in_use_bytes(bench.device), "bytes")
+    add_steps(found, steps, bench.device)
     asked = [row.completion for row in trainer.rollouts.newest.rows[:rows]]
     packs = training.cut([list(one.prompt_ids) for one in asked], [list(one.completion_ids) for one in asked])
     found.add("largest_pack", max(pack.input_ids.numel() for pack in packs), "tokens")

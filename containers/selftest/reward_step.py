@@ -135,9 +135,7 @@ def probe(bench: Bench, found: Findings) -> None:
     trainer, steps = training.build_trainer(None), Steps(bench.device)
     with training.while_training(trainer):
         train_without_files(trainer, steps)
-    found.add("step", min(steps.seconds[1:]), "s")
-    found.add("peak", peak_memory_bytes(), "bytes")
-    found.add("in_use", in_use_bytes(bench.device), "bytes")
+    add_steps(found, steps, bench.device)
     pairs = [(row["chosen_ids"], row["rejected_ids"]) for row in training.examples.train.kept]
     of_a_rank = pairs[: max(1, len(pairs) // bench.context.spec.batch.num_processes)]
     packs = make_packs(of_a_rank, max_tokens=training.budget)
@@ -146,6 +144,13 @@ def probe(bench: Bench, found: Findings) -> None:
     found.notes += [bench.request.model_note] if bench.request.model_note else []
     if not isinstance(trainer, PackedPairTrainer):
         raise NotHereError("pairs of this model are not packed, so the plan's figures are of other rows")
+
+
+def add_steps(found: Findings, steps: Steps, device: torch.device) -> None:
+    """Add the time of the fastest step but the first, and the memory."""
+    found.add("step", min(steps.seconds[1:]), "s")
+    found.add("peak", peak_memory_bytes(), "bytes")
+    found.add("in_use", in_use_bytes(device), "bytes")
 
 
 def reset_peak(device: torch.device) -> None:

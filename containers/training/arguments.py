@@ -3,11 +3,16 @@
 import math
 from typing import Any
 
+from transformers import TrainingArguments
+
 from containers.contracts.configs.parts.training import OptimizerSettings
+from containers.contracts.configs.train_dpo import TrainDpoConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
+from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.schedule import ResolvedSchedule
 from containers.harness.context import StageContext
-from containers.training.sharding import sharding_arguments
+from containers.training.sharding import ready_to_divide, sharding_arguments
 
 
 def common_arguments(
@@ -61,6 +66,25 @@ def common_arguments(
     if optimizer.scheduler == "cosine_with_min_lr":
         arguments["lr_scheduler_kwargs"] = {"min_lr_rate": optimizer.minimum_learning_rate_fraction}
     return arguments | _evaluation_arguments(schedule) if evaluates else arguments
+
+
+def completion_arguments(
+    context: StageContext,
+    config: TrainSftConfig | TrainDpoConfig | TrainPolicyConfig,
+    *,
+    schedule: ResolvedSchedule,
+    batch: BatchPlan,
+    evaluates: bool = True,
+) -> TrainingArguments:
+    """Return the arguments of a trainer of completions, which computes its packs itself; as of `common_arguments`."""
+    recomputes = bool(config.gradient_checkpointing)
+    arguments = TrainingArguments(
+        **common_arguments(context, optimizer=config.optimizer, schedule=schedule, batch=batch, evaluates=evaluates),
+        activation_checkpointing=recomputes,
+        activation_checkpointing_kwargs={"use_reentrant": False} if recomputes else None,
+        remove_unused_columns=False,
+    )
+    return ready_to_divide(arguments, context.spec.profile, offload=config.optimizer.offload)
 
 
 def _evaluation_arguments(schedule: ResolvedSchedule) -> dict[str, Any]:

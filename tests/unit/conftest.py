@@ -19,7 +19,7 @@ _answers: dict[tuple[str | None, ...], GpuReport | NoNvmlError] = {}
 
 @pytest.fixture(autouse=True)
 def this_machine_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML is asked in a process of its own, which takes a quarter of a second; a pretended machine each time."""
+    """NVML answers in a process of its own, which takes a quarter of a second; a pretended machine each time."""
 
     def ask(*, timeout_s: float) -> GpuReport:
         if "FAKE_NVML" in os.environ:
