@@ -14,7 +14,7 @@ from containers.contracts.configs.parts.training import LoraSettings, OptimizerS
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.names import StageName
 from containers.models.loading import apply_lora, load_causal_model, load_tokenizer, parameter_counts, save_merged
-from containers.models.quantized import is_quantized, quantized_parts
+from containers.models.quantized import is_quantized, num_values, quantized_parts
 from containers.models.shared_base import adapted_classifier, sharing_classifier
 from containers.scoring.scorer import RewardScorer
 from containers.stages import train_reward_model, train_sft
@@ -44,7 +44,10 @@ def test_linear_layers_are_quantized_and_heads_and_embeddings_are_not(
     plain, model = _loaded(folder, None), _loaded(folder, quantization)
     assert is_quantized(model) and not is_quantized(plain)
     block = model.model.layers[0]
-    assert block.self_attn.q_proj.weight.dtype in (torch.uint8, torch.int8)
+    weight = block.self_attn.q_proj.weight
+    # Eight 4-bit weights lie in one number of the computing type, which FSDP divides; int8 ones one by one.
+    assert weight.dtype == (torch.float32 if quantization == "nf4" else torch.int8)
+    assert num_values(weight) == weight.numel() * (8 if quantization == "nf4" else 1)
     assert model.lm_head.weight.dtype == model.model.embed_tokens.weight.dtype == torch.float32
     assert parameter_counts(model)[1] == parameter_counts(plain)[1], "packed weights count as what they stand for"
     ids = torch.arange(20)[None]
