@@ -24,7 +24,7 @@ from containers.contracts.configs.parts.preference_losses import PREFERENCE_LOSS
 from containers.contracts.digests import file_sha256
 from containers.contracts.names import CURVES_FILE, MODEL_FOLDER, StageName
 from containers.launch.process import ProcessRuntime
-from containers.report.curves import Curves, read_curves
+from containers.report.curves import Curves, is_of_the_clock, read_curves
 from flows.demo.sums import write_sums
 from tasks.checks.bare_stages import BareStages
 from tasks.config.run import RunConfig
@@ -168,8 +168,7 @@ def _run(folder: Path, stage: str, name: str, *, seed: int) -> RunConfig:
 
 def _numbers(curves: Curves) -> dict[str, tuple[tuple[int, float], ...]]:
     """The curves without those of the clock."""
-    of_the_clock = ("_s", "_runtime", "_per_second")
-    return {name: points for name, points in curves.points.items() if not name.endswith(of_the_clock)}
+    return {name: points for name, points in curves.points.items() if not is_of_the_clock(name)}
 
 
 def _say(figures: dict[str, Any]) -> None:

@@ -25,6 +25,11 @@ class Curves:
         return self.points.get(name, ())
 
 
+def is_of_the_clock(name: str) -> bool:
+    """Whether a curve tells of time, and so differs between two runs of the same training."""
+    return name.endswith(("_s", "_runtime", "_per_second")) or name == "engine_idle_fraction"
+
+
 @dataclass(frozen=True)
 class CurvePlot:
     """Curves that are drawn in one plot: each with its label and its name in the file."""

@@ -19,6 +19,7 @@ import yaml
 
 from containers.contracts.digests import content_digest, verify_artifact
 from containers.contracts.names import StageName
+from containers.report.curves import is_of_the_clock
 from flows.demo.rows import write_demo_data
 
 DRIVER = Path(__file__).with_name("drive_stages.py")
@@ -248,15 +249,11 @@ def weights_digest(artifact: Path) -> str:
     return digest.hexdigest()
 
 
-# Durations and machine figures differ from run to run; everything else of a curve must not.
-_MACHINE_FIGURES = ("time", "runtime", "per_second", "memory", "_s")
-
-
 def curves(artifact: Path) -> dict[int, dict[str, float]]:
-    """Step → values of curves.jsonl, without durations."""
+    """Step → values of curves.jsonl, without those of clock and memory, which differ from run to run."""
     merged: dict[int, dict[str, float]] = {}
     for step, values in curve_points(artifact / "curves.jsonl"):
-        kept = {name: value for name, value in values.items() if not any(part in name for part in _MACHINE_FIGURES)}
+        kept = {name: value for name, value in values.items() if not (is_of_the_clock(name) or "memory" in name)}
         merged.setdefault(step, {}).update(kept)
     return merged
 

@@ -22,6 +22,7 @@ from containers.contracts.records import TrainingInfo
 from containers.critics.critic import CRITIC_FILE
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError
+from containers.report.curves import is_of_the_clock
 from containers.rollouts.rollout import ROLLOUT_FILE
 from containers.scoring.scorer import score_head_sha256
 from containers.stages import train_policy
@@ -69,11 +70,7 @@ def points_of(context: StageContext) -> list[tuple[int, dict[str, float]]]:
     return [
         (
             line["step"],
-            {
-                name: value
-                for name, value in line["values"].items()
-                if name not in ("step_time_s", "engine_idle_fraction")
-            },
+            {name: value for name, value in line["values"].items() if not is_of_the_clock(name)},
         )
         for line in lines
     ]

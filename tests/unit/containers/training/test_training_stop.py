@@ -18,6 +18,7 @@ from containers.contracts.names import StageName
 from containers.harness.context import StageContext
 from containers.harness.errors import StageError
 from containers.harness.stopping import StageCancelledError
+from containers.report.curves import is_of_the_clock
 from containers.rollouts.rollout import ROLLOUT_FILE
 from containers.scoring.scorer import score_head_sha256
 from containers.stages import train_policy, train_reward_model
@@ -66,11 +67,7 @@ def _curves(context: StageContext) -> list[tuple[int, dict[str, float]]]:
     return [
         (
             point["step"],
-            {
-                name: value
-                for name, value in point["values"].items()
-                if name not in ("step_time_s", "engine_idle_fraction")
-            },
+            {name: value for name, value in point["values"].items() if not is_of_the_clock(name)},
         )
         for point in points
     ]
