@@ -137,7 +137,7 @@ def score_file(
 
 
 def _spec(config: ScoreFileConfig, inputs: tuple[StageInput, ...], place: ScoringPlace) -> ScoreFileSpec:
-    # One GPU at most, as the evaluation of a reward model.
+    # As the evaluation of a reward model.
     profile = stage_profile(place.profile, StageName.EVALUATE_REWARD_MODEL)
     return ScoreFileSpec(
         key=_key(config, inputs, place),

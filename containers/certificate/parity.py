@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 from trl.trainer.reward_trainer import DataCollatorForPreference
 
 from containers.contracts.certificate import ParityPath, ScoreParity
@@ -27,11 +28,11 @@ from containers.scoring.rounding import (
     allowed_difference,
     allowed_orders,
     num_layers_of,
+    turn_last_bits,
 )
 from containers.scoring.scorer import (
     Conversation,
     RewardScorer,
-    classifier_of,
     conversation_tokens,
     saved_score_head,
 )
@@ -77,7 +78,8 @@ def measure_parity(artifact: Path, scorer: RewardScorer, *, trained_in: torch.dt
     paths |= _paths(scorer, conversations)
     if trained_in != torch.float32 and _largest_difference(wanted, paths) > bound:
         tokens = scorer.tokenize_all(conversations)
-        bound = max(bound, allowed_by_trial(classifier_of(scorer.model), partial(scorer.score_tokens, tokens)))
+        turn = partial(scorer.everywhere, turn_last_bits)
+        bound = max(bound, allowed_by_trial(turn, partial(scorer.score_tokens, tokens)))
     return _parity(wanted, paths, model=artifact, reference=LOGGED, bound=bound, precision=trained_in)
 
 
@@ -218,7 +220,13 @@ def _paths(scorer: RewardScorer, conversations: Sequence[Conversation]) -> dict[
         paths[_evaluator(size)] = _scorer(scorer, batch_size=size).score_tokens(tokens)
     paths["evaluator, mixed lengths"] = _mixed(_scorer(scorer, batch_size=_MIXED_BATCH_SIZE), tokens)
     reward = ModelReward(
-        policy_scorer(scorer.model, scorer.tokenizer, batch_size=scorer.batch_size, batch_tokens=scorer.batch_tokens)
+        policy_scorer(
+            scorer.model,
+            scorer.tokenizer,
+            batch_size=scorer.batch_size,
+            batch_tokens=scorer.batch_tokens,
+            spread=scorer.spread,
+        )
     )
     paths["scorer of the policy stage"] = reward.scores(conversations)
     return paths
@@ -232,26 +240,31 @@ def _scorer(scorer: RewardScorer, *, batch_size: int) -> RewardScorer:
         max_length=scorer.max_length,
         batch_size=batch_size,
         batch_tokens=batch_size * scorer.max_length,
+        spread=scorer.spread,
     )
 
 
-@torch.no_grad()
 def _by_training_collator(scorer: RewardScorer, tokens: Sequence[list[int]]) -> list[float]:
     """Score as TRL's RewardTrainer does: both sides of a few pairs in one batch, padded together with a mask, by the
     model's own forward and its own search for the last token."""
-    model = scorer.model
-    collator = DataCollatorForPreference(pad_token_id=int(model.config.get_text_config().pad_token_id))
-    pairs = [
-        {"chosen_ids": chosen, "rejected_ids": rejected}
-        for chosen, rejected in zip(tokens[::2], tokens[1::2], strict=True)
-    ]
-    scores: list[float] = []
-    for start in range(0, len(pairs), _MIXED_BATCH_SIZE // 2):
-        some = pairs[start : start + _MIXED_BATCH_SIZE // 2]
-        batch = {name: tensor.to(model.device) for name, tensor in collator(some).items()}
+    batches = [list(tokens[start : start + _MIXED_BATCH_SIZE]) for start in range(0, len(tokens), _MIXED_BATCH_SIZE)]
+    sizes = [len(batch) * max(map(len, batch)) for batch in batches]
+    return [score for found in scorer.compute(_collated_scores, batches, sizes=sizes) for score in found]
+
+
+@torch.no_grad()
+def _collated_scores(model: PreTrainedModel, batches: list[list[list[int]]]) -> list[list[float]]:
+    """Return for each batch of tokens, of which two neighbours are a pair, their scores."""
+    collator, found = DataCollatorForPreference(pad_token_id=int(model.config.get_text_config().pad_token_id)), []
+    for tokens in batches:
+        pairs = [
+            {"chosen_ids": chosen, "rejected_ids": rejected}
+            for chosen, rejected in zip(tokens[::2], tokens[1::2], strict=True)
+        ]
+        batch = {name: tensor.to(model.device) for name, tensor in collator(pairs).items()}
         chosen, rejected = model(**batch, use_cache=False).logits.squeeze(-1).float().chunk(2)
-        scores += [score for pair in zip(chosen.tolist(), rejected.tolist(), strict=True) for score in pair]
-    return scores
+        found.append([score for pair in zip(chosen.tolist(), rejected.tolist(), strict=True) for score in pair])
+    return found
 
 
 def _mixed(scorer: RewardScorer, tokens: Sequence[list[int]]) -> list[float]:

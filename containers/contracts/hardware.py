@@ -1,5 +1,6 @@
 """Hardware that a stage shall have (GPU profile), and what it really has: measured contract, and links of its ranks."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -127,6 +128,14 @@ class GpuProfile(Frozen):
         description="ddp: each rank holds the whole model; fsdp: in train_sft, train_reward_model and train_dpo, "
         "the ranks divide its weights, gradients and optimizer states among them; train_policy has its own key",
     )
+    tensor_parallel: int = Field(
+        1,
+        ge=1,
+        le=16,
+        description="GPUs that hold one model together where models answer or score (evaluate_reward_model, "
+        "sample_completions, answer_sets, evaluate_policy, `rlhf score`), for models too large for one; it divides "
+        "the model's heads",
+    )
     nccl: NcclSettings = Field(NcclSettings(), description="How the GPUs talk to each other")
     torch: TorchSettings = Field(TorchSettings(), description="Memory allocator, and torch's reaction to a hang")
     environment: tuple[tuple[str, str], ...] = Field(
@@ -207,6 +216,8 @@ class GpuProfile(Frozen):
                 "allows scores to differ by 1e-4 in float32, would refuse the model. Set tf32 to false, or precision "
                 "to bf16."
             )
+        if self.num_gpus and self.tensor_parallel > self.num_gpus:
+            raise ValueError(f"tensor_parallel is {self.tensor_parallel}, and the profile has {self.num_gpus} GPUs.")
         if self.distribution == "fsdp" and self.num_processes == 1:
             raise ValueError("distribution fsdp divides a model over ranks, and num_processes is 1. Use ddp.")
         return self
@@ -289,3 +300,21 @@ class Collectives(Frozen):
     shm_total_bytes: int = Field(ge=0, description="Size of /dev/shm")
     shm_used_bytes: int = Field(ge=0, description="Its peak use during the measurement, beyond the use before")
     duration_s: float = Field(ge=0)
+
+
+def undivided_heads(num_heads: int, num_key_heads: int, *, tensor_parallel: int) -> str:
+    """Return why so many GPUs cannot hold a model together, and what would do; empty if they can.
+
+    Args:
+        num_heads: query heads of a layer.
+        num_key_heads: its heads of keys and values.
+    """
+    both = math.gcd(num_heads, num_key_heads)
+    if both % tensor_parallel == 0:
+        return ""
+    *fewer, most = [str(count) for count in range(1, both + 1) if both % count == 0]
+    fitting = f"{', '.join(fewer)} or {most}" if fewer else most
+    return (
+        f"{tensor_parallel} GPUs cannot divide {num_heads} query heads and {num_key_heads} heads of keys and values. "
+        f"Use {fitting}."
+    )

@@ -26,7 +26,7 @@ from containers.contracts.spec import StageInput
 
 Identity = dict[str, Any]
 
-_NUMERICS = {"num_gpus", "precision", "tf32", "num_threads", "distribution"}
+_NUMERICS = {"num_gpus", "precision", "tf32", "num_threads", "distribution", "tensor_parallel"}
 SINGLE_BATCH = BatchPlan(global_batch_size=1, per_device_batch_size=1, num_processes=1, gradient_accumulation_steps=1)
 
 
@@ -34,7 +34,8 @@ def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
     """The part of the profile that a stage uses: training all ranks, evaluation all GPUs or one, others no GPU."""
     facts = STAGE_FACTS[stage]
     if facts.devices is Devices.ALL_RANKS:
-        return profile if facts.may_divide else profile.model_copy(update={"distribution": "ddp"})
+        own = {} if facts.may_divide else {"distribution": "ddp"}
+        return profile.model_copy(update={"tensor_parallel": 1, **own})
     num_gpus = {Devices.ONE_GPU: min(1, profile.num_gpus), Devices.ALL_GPUS: profile.num_gpus}.get(facts.devices, 0)
     return profile.model_copy(
         update={
@@ -44,6 +45,7 @@ def stage_profile(profile: GpuProfile, stage: StageName) -> GpuProfile:
             "num_rollout_gpus": max(0, num_gpus - 1),
             "precision": profile.precision if num_gpus else "float32",
             "distribution": "ddp",
+            "tensor_parallel": profile.tensor_parallel if facts.devices is Devices.ALL_GPUS else 1,
         }
     )
 

@@ -1,29 +1,23 @@
-"""Spread the forwards of an evaluation over all GPUs of its stage: a program on each further GPU holds the model too.
+"""Spread the forwards of an evaluation over all GPUs of its stage, by programs that hold its model too.
 
 The stage stays one program. It cuts its work into the same batches as on one GPU and deals these out, so results do
-not depend on the number of GPUs.
+not depend on the number of GPUs. A model that is too large for a GPU is held by a team of programs (tensor
+parallelism); the stage itself then holds none.
 """
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Pipe, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
-import torch
-
-from containers.contracts.programs import PACKAGE
-from containers.distributed import spread_worker
-from containers.harness.errors import StageError
+from containers.contracts.hardware import GpuProfile
+from containers.distributed.spread_team import VISIBLE, Team
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
 
 Made = TypeVar("Made")
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-_END_S = 10.0
 
 
 class Spread(Generic[Made]):
@@ -32,19 +26,25 @@ class Spread(Generic[Made]):
     Args:
         make: a function at the top of a module; called in each program with `arguments` and its `device`.
         arguments: can be pickled.
-        gpus: for CUDA_VISIBLE_DEVICES of each program; an empty text is the CPU.
+        gpus: for CUDAVISIBLE_DEVICES of each program; an empty text is the CPU.
+        team: programs that make it together, in a process group of their own. With more than one, this process holds
+            nothing itself, and programs that are left over are not started.
 
     Raises:
         StageError: a program cannot make it; says why.
     """
 
-    def __init__(self, make: Callable[..., Made], arguments: Mapping[str, Any], *, gpus: Sequence[str]) -> None:
-        self._programs = [_Program(gpu) for gpu in gpus]
+    def __init__(
+        self, make: Callable[..., Made], arguments: Mapping[str, Any], *, gpus: Sequence[str], team: int = 1
+    ) -> None:
+        self.is_all = team > 1
+        starts = range(0, len(gpus) - team + 1, team)
+        self._teams = [Team(gpus[start : start + team]) for start in starts]
         try:
-            for program in self._programs:
-                program.send((make, dict(arguments)))
-            for program in self._programs:
-                program.receive()
+            for one in self._teams:
+                one.make(make, arguments)
+            for one in self._teams:
+                one.answer()
         except BaseException:
             self.close()
             raise
@@ -61,89 +61,101 @@ class Spread(Generic[Made]):
         """Return the value of each item, in order; `own` works here while the programs work on their shares.
 
         Args:
-            own: what `make` makes, on this process's GPU.
+            own: what `make` makes, on this process's GPU; not used where teams hold it.
             work: a function at the top of a module: one value for each of the items.
             sizes: how much work each item is; the largest are dealt out first.
             on_done: called with the number of items that are done so far.
 
         Raises:
-            StageError: a program failed or died.
+            ProgramError: `work` failed in a program; the programs can be used again.
+            StageError: a program died.
         """
-        shares = _shares(sizes, len(self._programs) + 1)
         found: dict[int, Value] = {}
 
         def note(places: Sequence[int], values: Sequence[Value]) -> None:
             found.update(zip(places, values, strict=True))
             on_done(len(found))
 
-        asked = [(program, share) for program, share in zip(self._programs, shares[1:], strict=True) if share]
-        for program, share in asked:
-            program.send((work, [items[place] for place in share]))
-        for place in shares[0]:
-            note([place], work(own, [items[place]]))
-        waiting = {program.connection: (program, share) for program, share in asked}
-        while waiting:
-            for connection in wait(list(waiting)):
-                program, share = waiting.pop(connection)  # type: ignore[call-overload]
-                note(share, program.receive())
+        if self.is_all:
+            self._one_by_one(work, items, sizes, note)
+        else:
+            self._in_shares(own, work, items, sizes, note)
         return [found[place] for place in range(len(items))]
+
+    def everywhere(self, own: Made, work: Callable[[Made, list[Item]], list[Value]], item: Item) -> None:
+        """Have `work` done on the item once wherever it is held; the programs' values are not returned."""
+        for team in self._teams:
+            team.send((work, [item]))
+        with self._drained(self._teams):
+            if not self.is_all:
+                work(own, [item])
 
     def close(self) -> None:
         """End the programs, and give their GPUs' memory back."""
-        for program in self._programs:
-            program.close()
-        self._programs = []
+        for team in self._teams:
+            team.close()
+        self._teams = []
 
+    def _in_shares(
+        self,
+        own: Made,
+        work: Callable[[Made, list[Item]], list[Value]],
+        items: Sequence[Item],
+        sizes: Sequence[int],
+        note: Callable[[Sequence[int], Sequence[Value]], None],
+    ) -> None:
+        shares = _shares(sizes, len(self._teams) + 1)
+        asked = [(team, share) for team, share in zip(self._teams, shares[1:], strict=True) if share]
+        for team, share in asked:
+            team.send((work, [items[place] for place in share]))
+        waiting = {team.leader: (team, share) for team, share in asked}
+        with self._drained([team for team, _ in asked]):
+            for place in shares[0]:
+                note([place], work(own, [items[place]]))
+            while waiting:
+                for connection in wait(list(waiting)):
+                    team, share = waiting.pop(connection)  # type: ignore[call-overload]
+                    note(share, team.answer())
 
-class _Program:
-    """A program on one GPU, and the pipe to it."""
+    def _one_by_one(
+        self,
+        work: Callable[[Made, list[Item]], list[Value]],
+        items: Sequence[Item],
+        sizes: Sequence[int],
+        note: Callable[[Sequence[int], Sequence[Value]], None],
+    ) -> None:
+        """Give each team the next item when it has done one: the largest first."""
+        left = sorted(range(len(items)), key=lambda place: sizes[place])
+        at: dict[Team, int] = {}
 
-    def __init__(self, gpu: str) -> None:
-        self._gpu = gpu
-        self.connection, theirs = Pipe()
-        environment = {name: value for name, value in os.environ.items() if name != ROLLOUT_GPUS_VARIABLE}
-        environment |= {_VISIBLE: gpu, "PYTHONPATH": str(PACKAGE.parent)}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", spread_worker.__name__, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-            )
+        def give(team: Team) -> None:
+            if left:
+                at[team] = left.pop()
+                team.send((work, [items[at[team]]]))
 
-    def send(self, message: Any) -> None:
-        """Send it; a program that is gone is noticed where its answer is read."""
+        with self._drained(self._teams):
+            for team in self._teams:
+                give(team)
+            while at:
+                ready = set(wait([connection for team in at for connection in team.connections]))
+                # A member that failed answers while the leader still waits for it.
+                for team in [team for team in at if ready.intersection(team.connections)]:
+                    place = at.pop(team)
+                    note([place], team.answer())
+                    give(team)
+
+    @contextmanager
+    def _drained(self, teams: Sequence["Team"]) -> Iterator[None]:
+        """Take the answers that are still due when this ends, so that the next answer belongs to the next question."""
         try:
-            self.connection.send(message)
-        except OSError:
-            return
-
-    def receive(self) -> Any:
-        """Return its answer.
-
-        Raises:
-            StageError: it failed or died.
-            torch.OutOfMemoryError: its GPU is full.
-        """
-        where = f"The program on GPU {self._gpu}" if self._gpu else "The program on the CPU"
-        try:
-            kind, value = self.connection.recv()
-        except (EOFError, OSError) as error:
-            raise StageError(f"{where} ended with exit code {self._process.wait()}.") from error
-        if kind == spread_worker.FULL:
-            raise torch.OutOfMemoryError(f"{where}: {value}")
-        if kind == spread_worker.FAILED:
-            raise StageError(f"{where} failed: {value}")
-        return value
-
-    def close(self) -> None:
-        """End it: it ends by itself when its pipe is closed, and is killed if it does not."""
-        self.connection.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            yield
+        except Exception:  # a stop does not wait for them
+            for team in teams:
+                team.forget()
+            raise
+        for team in teams:
+            if team.is_asked:
+                team.answer()
 
 
 def further_gpus() -> list[str]:
@@ -151,10 +163,31 @@ def further_gpus() -> list[str]:
     return [name for name in os.environ.get(ROLLOUT_GPUS_VARIABLE, "").split(",") if name]
 
 
-def spread_over_gpus(make: Callable[..., Made], arguments: Mapping[str, Any]) -> Spread[Made] | None:
-    """Start a program on each further GPU of the stage; None if there is none."""
+def spread_over_gpus(
+    make: Callable[..., Made], arguments: Mapping[str, Any], *, profile: GpuProfile
+) -> Spread[Made] | None:
+    """Start a program on each further GPU of the stage, or teams on all of them if the profile says so.
+
+    Returns:
+        None: the stage has one GPU, or none, and holds the model itself.
+    """
+    team = profile.tensor_parallel
+    if team > 1:
+        gpus = [gpu for members in teams_of_gpus(profile) for gpu in members.split(",")]
+        return Spread(make, arguments, gpus=gpus, team=team)
     gpus = further_gpus()
     return Spread(make, arguments, gpus=gpus) if gpus else None
+
+
+def teams_of_gpus(profile: GpuProfile) -> list[str]:
+    """GPUs of the stage for each model that they hold, as CUDAVISIBLE_DEVICES; first those with this process's own.
+
+    On a CPU there is one team.
+    """
+    team = profile.tensor_parallel
+    own = [name for name in os.environ.get(VISIBLE, "").split(",") if name] or ["0"]
+    gpus = own[:1] + further_gpus() if profile.num_gpus else [""] * team
+    return [",".join(gpus[start : start + team]) for start in range(0, len(gpus) - team + 1, team)]
 
 
 def _shares(sizes: Sequence[int], count: int) -> list[list[int]]:

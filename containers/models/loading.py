@@ -25,8 +25,10 @@ from containers.models.adapters import apply_lora as apply_lora
 from containers.models.adapters import freeze_all_but_head as freeze_all_but_head
 from containers.models.adapters import is_adapted_model, load_adapted_model
 from containers.models.adapters import peft_config as peft_config
+from containers.models.offloading import is_spilled, spilling_arguments
 from containers.models.quantized import is_quantized, loading_arguments, make_plain, num_values, ready_to_train
 from containers.models.score_token import give_embedding_row
+from containers.models.tensor_parallel import dividing_arguments, is_share, share_of_weight
 from containers.models.tokenizer_loading import load_tokenizer as load_tokenizer
 from containers.models.tokenizer_loading import num_embedding_rows as num_embedding_rows
 from containers.models.tokenizer_loading import probe_ids
@@ -48,19 +50,27 @@ def load_causal_model(
     device: torch.device | str,
     note: Callable[[str], None] = logger.warning,
     quantization: Quantization | None = None,
+    share_of: int = 1,
+    spills: bool = False,
 ) -> PreTrainedModel:
     """Load a language model with all its weights from the folder, finite, in evaluation mode.
 
     Args:
         note: called with a text if the generation config had to be corrected so that it can be saved again.
         quantization: of the linear layers but the head.
+        share_of: number of programs that hold the model together, of which this is one (`tensor_parallel`).
+        spills: layers for which the GPU has no room stay in host memory; for a few forwards.
 
     Raises:
+        BadConfigError: so many programs cannot divide it.
         MissingPrerequisiteError: the folder holds no such model, is damaged, or lacks weights.
         DivergedError: a weight is NaN or infinite.
     """
     quantized = loading_arguments(quantization, dtype=dtype, device=device)
-    model, missing = load_weights(AutoModelForCausalLM, folder, dtype=dtype, **quantized)
+    shares = dividing_arguments(AutoModelForCausalLM, folder, share_of=share_of)
+    if spills:
+        shares |= spilling_arguments(AutoModelForCausalLM, folder, device)
+    model, missing = load_weights(AutoModelForCausalLM, folder, dtype=dtype, **quantized, **shares)
     if missing:
         raise MissingPrerequisiteError(f"{folder} lacks weights of its architecture: {first_of(missing)}.")
     if mended := mend_generation_config(model):
@@ -74,20 +84,29 @@ def reward_model_folder(given: Path) -> Path:
     return merged if merged.is_dir() else given
 
 
-def load_reward_model(folder: Path, *, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
+def load_reward_model(
+    folder: Path, *, dtype: torch.dtype, device: torch.device | str, share_of: int = 1, spills: bool = False
+) -> PreTrainedModel:
     """Load a trained reward model with its score head, in evaluation mode; an adapter is merged into its base model.
 
+    Args:
+        share_of: as of `load_causal_model`, and so is `spills`.
+
     Raises:
+        BadConfigError: so many programs cannot divide it.
         MissingPrerequisiteError: as `load_causal_model`; also if the score head is missing (transformers alone would
             use a random one) or has more than one output, or if there is no token to pad batches with.
         DivergedError: a weight is NaN or infinite.
     """
+    shares = dividing_arguments(AutoModelForSequenceClassification, folder, share_of=share_of)
     if is_adapted_model(folder):
         adapted, tokenizer = load_adapted_model(folder, dtype=dtype), load_tokenizer(folder)
         require_own_tokenizer(adapted, tokenizer, folder=folder)
         adapted.config.get_text_config().pad_token_id = tokenizer.pad_token_id
         return _ready(adapted, folder, device=device)
-    model, missing = load_weights(AutoModelForSequenceClassification, folder, dtype=dtype)
+    if spills:
+        shares |= spilling_arguments(AutoModelForSequenceClassification, folder, device)
+    model, missing = load_weights(AutoModelForSequenceClassification, folder, dtype=dtype, **shares)
     require_trunk(missing, folder=folder)
     if not hasattr(model, SCORE_HEAD):
         raise MissingPrerequisiteError(
@@ -202,8 +221,8 @@ def check_finite(model: torch.nn.Module, *, name: str) -> None:
     """
     for parameter_name, parameter in model.named_parameters():
         weights = getattr(parameter, "quant_state", None)
-        values = parameter if weights is None else weights.absmax
-        if not torch.isfinite(values).all():
+        values = share_of_weight(parameter) if weights is None else weights.absmax
+        if not values.is_meta and not torch.isfinite(values).all():  # what accelerate holds elsewhere is no weight here
             raise DivergedError(f"{name}: the weight {parameter_name} is not finite. The model cannot be used.")
 
 
@@ -211,7 +230,7 @@ def _ready(model: PreTrainedModel, folder: Path, *, device: torch.device | str) 
     # Move to the device first: on one core the check took 56 s for 8B weights (2^28 zeros in bfloat16, 1.8 s).
     if is_quantized(model):  # it was loaded there
         ready_to_train(model)
-    else:
+    elif not is_share(model) and not is_spilled(model):  # so were these
         model = model.to(device)
     model = model.eval()
     check_finite(model, name=str(folder))

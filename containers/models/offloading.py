@@ -1,12 +1,19 @@
 """Frozen models whose weights lie in host memory, and are on their device only while they are used."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from containers.models.tensor_parallel import shell
+
 _HANDLE = "_offloaded"
+# Of a GPU's free memory: the most that a model may take to lie there whole, and what it takes if it does not.
+_WHOLE, _PART = 0.8, 0.6
 
 
 class Offloaded:
@@ -67,3 +74,42 @@ def present(model: Any) -> Iterator[None]:
         for handle in handles:
             stack.enter_context(handle.present())
         yield
+
+
+def spilling_arguments(auto_class: Any, folder: Path, device: torch.device | str) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` for a model for which its GPU has no room; empty if it has, or is none.
+
+    The last layers then stay in host memory, and accelerate copies each to the GPU while it computes.
+
+    Args:
+        folder: weights in the type in which they are loaded.
+    """
+    device = torch.device(device)
+    if device.type != "cuda":
+        return {}
+    gc.collect()
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(device)
+    needed = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    if needed <= _WHOLE * free:
+        return {}
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return {"device_map": places(auto_class, folder, here=index, elsewhere="cpu", share=_PART * free / needed)}
+
+
+def places(auto_class: Any, folder: Path, *, here: int | str, elsewhere: str, share: float) -> dict[str, int | str]:
+    """Return the place of each part of a model, as accelerate takes them: a share of the layers and all others here."""
+    model = shell(auto_class, folder, dtype=torch.float32)
+    number = model.config.get_text_config().num_hidden_layers
+    name = next(n for n, one in model.named_modules() if isinstance(one, nn.ModuleList) and len(one) == number)
+    found: dict[str, int | str] = {}
+    path, part = "", model
+    for step in name.split("."):
+        found |= {f"{path}{child}": here for child, _ in part.named_children() if child != step}
+        path, part = f"{path}{step}.", part.get_submodule(step)
+    return found | {f"{path}{layer}": here if layer < int(share * number) else elsewhere for layer in range(number)}
+
+
+def is_spilled(model: nn.Module) -> bool:
+    """Whether accelerate holds a part of the model elsewhere."""
+    return any(weight.is_meta for weight in model.parameters())

@@ -25,13 +25,14 @@ from containers.evals.score_statistics import normalisation_of, normalised
 from containers.harness.context import StageContext
 from containers.models.loading import load_reward_model, load_tokenizer, position_limit, reward_model_folder
 from containers.models.offloading import offload, present
+from containers.models.over_gpus import reward_model_over_gpus
 from containers.models.shared_base import adapted_classifier, adapter_on
 from containers.rewards.base import Answered, Reward, Rewarding, SeveralRewards, StateReward, Value
 from containers.rewards.certified import require_certificate
 from containers.rollouts.prompt_templates import note_reward_model_template
 from containers.rollouts.prompts import PolicyPrompts, check_lengths
 from containers.scoring.on_base import hold_on_base
-from containers.scoring.scorer import RewardScorer, classifier_of, classifiers_on_further_gpus, score_head_sha256
+from containers.scoring.scorer import RewardScorer, classifier_of, score_head_sha256
 
 _REWARD_MODEL_USED_FILE = "reward_model_used.json"
 
@@ -294,12 +295,13 @@ def load_scorer(context: StageContext, *, batch_size: int, role: str = "reward_m
     """
     folder = reward_model_folder(context.input_path(role))
     profile = context.spec.profile
-    model = load_reward_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
     tokenizer = load_tokenizer(folder, origin=context.input(role).origin)
     config = context.spec.config
     batch_tokens = config.score_batch_tokens if isinstance(config, TrainPolicyConfig | EvaluatePolicyConfig) else None
-    evaluates = isinstance(config, EvaluatePolicyConfig)
-    spread = classifiers_on_further_gpus(folder, dtype=model.dtype) if evaluates else None
+    if isinstance(config, EvaluatePolicyConfig):
+        model, spread = reward_model_over_gpus(folder, profile)
+    else:
+        model, spread = load_reward_model(folder, dtype=compute_dtype(profile), device=compute_device(profile)), None
     return policy_scorer(model, tokenizer, batch_size=batch_size, batch_tokens=batch_tokens, spread=spread)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -12,13 +11,11 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from containers.distributed.spread import Spread
 from containers.harness.errors import DivergedError
-from containers.models.loading import load_causal_model, load_tokenizer
+from containers.models.over_gpus import Writer
 from containers.models.trial import evaluating
 from containers.scoring.batches import length_batches
 
 OnBatch: TypeAlias = Callable[[int], None]
-# A language model and its tokenizer.
-Writer: TypeAlias = tuple[Any, Any]
 # Error texts of sampling from logits that are not finite, on a CPU and on a GPU.
 _SAMPLING_ERRORS = ("probability tensor contains", "device-side assert")
 
@@ -125,11 +122,6 @@ class WritesItself(Protocol):
 
     def tails(self, batches: Sequence[Asked], *, end_ids: Sequence[int]) -> list[list[list[int]]]:
         """Return the tokens of a completion of each prompt of each batch."""
-
-
-def load_writer(folder: Path, dtype: torch.dtype, device: torch.device | str) -> Writer:
-    """Load a saved language model with its tokenizer, as a program on a further GPU has it."""
-    return load_causal_model(folder, dtype=dtype, device=device), load_tokenizer(folder)
 
 
 def _of_batches(

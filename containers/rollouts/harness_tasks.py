@@ -7,44 +7,60 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from containers.contracts.configs.answer_sets import AnswerSetsConfig, StandardSet
 from containers.formatting import one_line
 from containers.harness.errors import BadConfigError
+from containers.models.over_gpus import Writer
 from containers.rollouts.set_answers import SetAnswer
 
 _MISSING = "is of kind lm_eval, and lm-evaluation-harness is not installed: pip install 'rlhf-flows[sets]'"
 
 
-def harness_answers(
-    model: Any, tokenizer: Any, task: StandardSet, config: AnswerSetsConfig, *, folder: Path, name: str, seed: int
-) -> list[SetAnswer]:
-    """Return the model's answers to the task's questions, each with its value by the task's first metric.
+@dataclass(frozen=True)
+class HarnessTask:
+    """A task for one model.
+
+    Attributes:
+        folder: has the task's YAML; paths in it start there.
+        model: its name in the file of answers.
+    """
+
+    task: StandardSet
+    config: AnswerSetsConfig
+    folder: Path
+    model: str
+    seed: int
+
+
+def harness_answers(writer: Writer, tasks: list[HarnessTask]) -> list[list[SetAnswer]]:
+    """Return the model's answers to each task's questions, each with its value by the task's first metric.
 
     The harness takes the first `max_items` questions, and sees the model without a chat template, as published figures
     of base models do, unless the YAML says otherwise.
-
-    Args:
-        folder: has the task's YAML; paths in it start there.
-        name: of the model in the file of answers.
 
     Raises:
         BadConfigError: the harness is not installed, does not know the task, or fails; or its first metric gives an
             item no number from 0 to 1.
     """
-    with warnings.catch_warnings(), _quiet(), contextlib.chdir(folder):
+    return [_answers_to(writer, given) for given in tasks]
+
+
+def _answers_to(writer: Writer, given: HarnessTask) -> list[SetAnswer]:
+    task = given.task
+    with warnings.catch_warnings(), _quiet(), contextlib.chdir(given.folder):
         warnings.simplefilter("ignore")
-        samples = _samples(model, tokenizer, task, config, seed=seed)
+        samples = _samples(writer, task, given.config, seed=given.seed)
     if not samples:
         raise BadConfigError(f"The set {task.name}: its task {task.task} has no question.")
-    return [_answer(sample, task, name=name) for sample in samples]
+    return [_answer(sample, task, name=given.model) for sample in samples]
 
 
-def _samples(
-    model: Any, tokenizer: Any, task: StandardSet, config: AnswerSetsConfig, *, seed: int
-) -> list[Mapping[str, Any]]:
+def _samples(writer: Writer, task: StandardSet, config: AnswerSetsConfig, *, seed: int) -> list[Mapping[str, Any]]:
+    model, tokenizer = writer
     try:
         from lm_eval import simple_evaluate
         from lm_eval.models.huggingface import HFLM

@@ -13,8 +13,9 @@ from containers.distributed.spread import Spread
 from containers.evals.sets.base import SetItem
 from containers.harness.errors import MissingPrerequisiteError
 from containers.models.loading import position_limit
+from containers.models.over_gpus import Writer
 from containers.models.token_batches import prompt_token_ids
-from containers.rollouts.generate import Completion, Writer, generate_completions
+from containers.rollouts.generate import Completion, generate_completions
 
 _END_OF_THOUGHT, _THOUGHT = "</think>", "<think>"
 _SCHEMA = pa.schema(
@@ -80,6 +81,7 @@ def answers_of(
     task: StandardSet,
     config: AnswerSetsConfig,
     *,
+    batch_size: Callable[[int], int],
     name: str,
     seed: int,
     on_batch: Callable[[int], None],
@@ -88,6 +90,7 @@ def answers_of(
     """Return the model's answers to every item, in order; of each as many as are configured.
 
     Args:
+        batch_size: how many of a number of prompts are a batch, at most.
         name: of the model in the file.
         on_batch: called with the number of answers so far, of all turns.
         spread: programs on further GPUs with the same model.
@@ -119,7 +122,7 @@ def answers_of(
             [tokens for tokens in ids if len(tokens) <= limit],
             max_new_tokens=longest,
             temperature=config.temperature,
-            batch_size=config.batch_size,
+            batch_size=max(1, batch_size(len(fitting))),
             seed=seed + turn,
             on_batch=lambda count, before=done: on_batch(before + count),  # type: ignore[misc]
             spread=spread,

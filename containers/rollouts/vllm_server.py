@@ -6,7 +6,9 @@ import math
 import os
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
 from containers.contracts.configs.parts.training import VLLM_FRACTION_ALONE, VLLM_LORA_RANKS, VLLM_SEQUENCES
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.contracts.hardware import GIB
-from containers.distributed.devices import compute_dtype
+from containers.contracts.hardware import GIB, GpuProfile
+from containers.distributed.devices import compute_device, compute_dtype
 from containers.distributed.ranks import is_first_rank, of_all_ranks
+from containers.distributed.spread import Spread, teams_of_gpus
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
@@ -147,9 +150,21 @@ class VllmModel:
         folder: of the model.
         longest: tokens of a prompt with its completion.
         seed: of vLLM; each completion has its own.
+        num_gpus: that hold the model together.
+        gpus: those, as CUDA_VISIBLE_DEVICES; empty: those of this process.
     """
 
-    def __init__(self, folder: Path, *, dtype: torch.dtype, device: str, longest: int, seed: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        dtype: torch.dtype,
+        device: str,
+        longest: int,
+        seed: int,
+        num_gpus: int = 1,
+        gpus: str = "",
+    ) -> None:
         give_back_memory()
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         self.config = config
@@ -164,9 +179,10 @@ class VllmModel:
             max_length=longest,
             sequences=VLLM_SEQUENCES if on_gpu else _SEQUENCES_ON_CPU,
             on_gpu=on_gpu,
-            gpus="",
+            gpus=gpus if on_gpu else "",
             cache_bytes=_SEQUENCES_ON_CPU * longest * token_bytes(config.get_text_config(), dtype),
             gpu_memory_utilization=VLLM_FRACTION_ALONE,
+            tensor_parallel_size=num_gpus,
             seed=seed,
         )
 
@@ -196,10 +212,57 @@ class VllmModel:
 
 
 def load_vllm_writer(
-    folder: Path, dtype: torch.dtype, device: torch.device | str, longest: int, seed: int
+    folder: Path, dtype: torch.dtype, device: torch.device | str, **settings: Any
 ) -> tuple[VllmModel, Any]:
-    """Load a saved language model in a vLLM, with its tokenizer, as a program on a further GPU has it."""
-    return VllmModel(folder, dtype=dtype, device=str(device), longest=longest, seed=seed), load_tokenizer(folder)
+    """Load a saved language model in a vLLM, with its tokenizer, as a program on further GPUs has it.
+
+    Args:
+        **settings: of `VllmModel`.
+    """
+    return VllmModel(folder, dtype=dtype, device=str(device), **settings), load_tokenizer(folder)
+
+
+@contextmanager
+def vllm_writers(
+    folder: Path, profile: GpuProfile, *, longest: int, seed: int
+) -> Iterator[tuple[Any, Spread[Any] | None, int]]:
+    """Have a vLLM on each GPU of an evaluation, or on those that hold the model together; gone when this ends.
+
+    Args:
+        longest: tokens of a prompt with its completion.
+
+    Returns:
+        The writer of this process, programs with the others, and how many there are in all.
+
+    Raises:
+        BadConfigError: vLLM is not installed, or cannot load the model.
+    """
+    otherwise = "use evaluate_policy.rollout_engine: transformers instead"
+    if find_spec("vllm") is None:
+        raise BadConfigError(
+            "evaluate_policy.rollout_engine is vllm, which is not installed here. Build the stage image with it "
+            f"(containers/images/build.sh --with vllm, docs/training.md), or {otherwise}."
+        )
+    own, *further = teams_of_gpus(profile)
+    arguments: dict[str, Any] = {
+        "folder": folder,
+        "dtype": compute_dtype(profile),
+        "longest": longest,
+        "seed": seed,
+        "num_gpus": profile.tensor_parallel,
+    }
+    try:
+        writer = load_vllm_writer(device=compute_device(profile), gpus=own, **arguments)
+    except ValueError as error:  # it checks the model before it uses a GPU
+        raise BadConfigError(f"vLLM cannot load the model in {folder}: {error}. Or {otherwise}.") from error
+    spread = None
+    try:
+        spread = Spread(load_vllm_writer, arguments, gpus=further) if further else None
+        yield writer, spread, 1 + len(further)
+    finally:
+        if spread is not None:
+            spread.close()
+        writer[0].close()
 
 
 def sleeps(config: TrainPolicyConfig, device: torch.device) -> bool:

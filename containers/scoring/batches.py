@@ -35,6 +35,8 @@ def device_batch_tokens(device: torch.device) -> int:
 
     It uses the total memory, not the free memory, so that the same machine makes the same batches.
     """
+    if device.type == "meta":  # other programs hold the model, on devices like this process's
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type != "cuda":
         return CPU_BATCH_TOKENS
     gib = torch.cuda.get_device_properties(device).total_memory / 1024**3

@@ -28,7 +28,7 @@ from containers.models.loading import load_new_reward_model, save_adapter, save_
 from containers.models.score_token import SCORE_TOKEN
 from containers.scoring.copies import SavedCopy, TriedCopies, largest_gap, move_trained_weights
 from containers.scoring.margin_gap import MarginGap
-from containers.scoring.rounding import allowed_by_trial, allowed_difference, num_layers_of
+from containers.scoring.rounding import allowed_by_trial, allowed_difference, num_layers_of, turn_last_bits
 from containers.scoring.scorer import Conversation, RewardScorer
 
 # How much farther than rounding moves scores the trial of the copies moves them; and, where layers of int8 round their
@@ -150,8 +150,8 @@ def _saved_copies(
         difference = largest_gap(wanted, found)
         bound = allowed_difference(dtype, wanted, num_layers=num_layers, is_rounded=folder == merged)
         if difference > bound and folder == merged and dtype != torch.float32:
-            bound = max(bound, allowed_by_trial(scorer.model, partial(scorer.score, conversations)))
-        scorer.close()
+            turn = partial(scorer.everywhere, turn_last_bits)
+            bound = max(bound, allowed_by_trial(turn, partial(scorer.score, conversations)))
         del scorer  # a small card has no memory for two copies
         yield SavedCopy(folder.name, found, difference, bound)
 
@@ -178,8 +178,9 @@ def _reloaded(
     device, dtype = compute_device(context.spec.profile), compute_dtype(context.spec.profile)
     batch_size = scoring_batch_size(context)
     if folder.name == MERGED_FOLDER:
+        # Trained on quantized weights, it may be larger than its GPU.
         return RewardScorer.load(
-            folder, device=device, dtype=dtype, max_length=config.max_length, batch_size=batch_size
+            folder, device=device, dtype=dtype, max_length=config.max_length, batch_size=batch_size, spills=True
         )
     # Another seed, so that a score head missing from the adapter gives other scores.
     base = load_new_reward_model(

@@ -7,6 +7,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
+from containers.models.tensor_parallel import share_of_weight
 from containers.models.weights import SCORE_HEAD
 
 # What scores on another code path may change: of a typical margin, and of the orders of pairs. benchmarks/bf16_paths.md
@@ -54,35 +55,41 @@ def num_layers_of(model: PreTrainedModel | PeftModel) -> int:
     return int(model.config.get_text_config().num_hidden_layers)
 
 
-@torch.no_grad()
-def allowed_by_trial(model: PreTrainedModel, score: Callable[[], Sequence[float]]) -> float:
+def allowed_by_trial(turn: Callable[[int], object], score: Callable[[], Sequence[float]]) -> float:
     """Return the largest difference between scores that one more rounding of the layers' weights explains, measured.
 
     Some models of bfloat16 pass small errors on enlarged, more than `allowed_difference` knows. Three times, the last
     bit of other weights is turned and turned back, so the model is afterwards what it was.
 
     Args:
-        model: without adapters; in bfloat16, or in float32 with weights that were saved in bfloat16.
+        turn: `turn_last_bits` with that seed, on the model wherever it is held.
         score: the scores [N] of the same conversations, by the model as it is.
     """
     plain, found = score(), []
     for trial in range(_TRIALS):
-        _turn_last_bits(model, seed=trial)
+        turn(trial)
         try:
             found.append(max(abs(one - other) for one, other in zip(score(), plain, strict=True)))
         finally:
-            _turn_last_bits(model, seed=trial)
+            turn(trial)
     return _ALLOWED_TRIALS * max(found)
 
 
-def _turn_last_bits(model: PreTrainedModel, *, seed: int) -> None:
-    """Turn the last bit of one weight in eight of the layers' matrices; a second call with the same seed undoes it."""
-    generators: dict[torch.device, torch.Generator] = {}
-    for name, layer in model.named_modules():
-        if not isinstance(layer, torch.nn.Linear) or name == SCORE_HEAD:
-            continue
-        bits, last = _LAST_BIT[layer.weight.dtype]
-        on = layer.weight.device
-        generator = generators.setdefault(on, torch.Generator(on).manual_seed(seed))
-        turned = torch.rand(layer.weight.shape, generator=generator, device=on) < _MOVED
-        layer.weight.data.view(bits).bitwise_xor_(turned.to(bits) * last)
+@torch.no_grad()
+def turn_last_bits(model: PreTrainedModel, seeds: list[int]) -> list[None]:
+    """Turn the last bit of one weight in eight of the layers' matrices; a second call with the same seed undoes it.
+
+    Args:
+        model: without adapters; in bfloat16, or in float32 with weights that were saved in bfloat16.
+    """
+    for seed in seeds:
+        generators: dict[torch.device, torch.Generator] = {}
+        for name, layer in model.named_modules():
+            if not isinstance(layer, torch.nn.Linear) or name == SCORE_HEAD:
+                continue
+            weight = share_of_weight(layer.weight.data)
+            bits, last = _LAST_BIT[weight.dtype]
+            generator = generators.setdefault(weight.device, torch.Generator(weight.device).manual_seed(seed))
+            turned = torch.rand(weight.shape, generator=generator, device=weight.device) < _MOVED
+            weight.view(bits).bitwise_xor_(turned.to(bits) * last)
+    return [None] * len(seeds)

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from containers.distributed.spread import Spread, spread_over_gpus
+from containers.distributed.spread import Spread
 from containers.harness.errors import BadDataError, DivergedError, MissingPrerequisiteError
 from containers.models.loading import SCORE_HEAD, load_reward_model, load_tokenizer, require_own_tokenizer, require_rows
 from containers.models.token_batches import tokens_of_all
@@ -23,6 +23,8 @@ from containers.scoring.batches import device_batch_tokens, length_batches
 from containers.scoring.rounding import allowed_difference, num_layers_of
 
 Conversation = Sequence[Mapping[str, str]]
+# One value for each item, by the model.
+Work = Callable[[PreTrainedModel, list[Any]], list[Any]]
 
 # Number of conversations that are scored both ways before packed scores are used.
 _TRIED = 3
@@ -42,7 +44,7 @@ class RewardScorer:
         max_length: longest conversation in tokens; a longer one is an error, never cut.
         batch_size: maximum conversations per forward.
         batch_tokens: maximum tokens per forward, with padding; None: by the model's device.
-        spread: programs on further GPUs with the same model, which `load_classifier` has made.
+        spread: programs with the same model, of `containers.models.over_gpus`.
 
     Attributes:
         padded_since: why conversations are padded, as a clause; empty while they are packed.
@@ -59,7 +61,7 @@ class RewardScorer:
         spread: Spread[PreTrainedModel] | None = None,
     ) -> None:
         self.model = model.eval()
-        self._spread = spread
+        self.spread = spread
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.batch_size = batch_size
@@ -79,24 +81,43 @@ class RewardScorer:
         max_length: int,
         batch_size: int,
         batch_tokens: int | None = None,
+        spills: bool = False,
     ) -> "RewardScorer":
-        """Load the scorer of a saved reward model with its tokenizer, on all GPUs of the stage; `close` it.
+        """Load the scorer of a saved reward model with its tokenizer, on one device.
+
+        Args:
+            spills: layers for which the device has no room stay in host memory.
 
         Raises:
             MissingPrerequisiteError: weights are missing, for example the score head, or the folder is damaged.
             DivergedError: a weight is NaN or infinite.
         """
-        model, tokenizer = load_reward_model(folder, dtype=dtype, device=device), load_tokenizer(folder)
+        model, tokenizer = load_reward_model(folder, dtype=dtype, device=device, spills=spills), load_tokenizer(folder)
         require_own_tokenizer(model, tokenizer, folder=folder)
-        spread = classifiers_on_further_gpus(folder, dtype=dtype)
-        lengths = {"max_length": max_length, "batch_size": batch_size, "batch_tokens": batch_tokens}
-        return cls(model, tokenizer, **lengths, spread=spread)  # type: ignore[arg-type]
+        return cls(model, tokenizer, max_length=max_length, batch_size=batch_size, batch_tokens=batch_tokens)
 
     def close(self) -> None:
         """End the programs on further GPUs."""
-        if self._spread is not None:
-            self._spread.close()
-            self._spread = None
+        if self.spread is not None:
+            self.spread.close()
+            self.spread = None
+
+    def everywhere(self, work: Work, item: Any) -> None:
+        """Have `work`, a function at the top of a module, done on the model with that item, wherever it is held."""
+        if self.spread is None:
+            work(self._classifier, [item])
+        else:
+            self.spread.everywhere(self._classifier, work, item)
+
+    def compute(self, work: Work, items: Sequence[Any], *, sizes: Sequence[int]) -> list[Any]:
+        """Return what `work`, a function at the top of a module, computes of each item with the model.
+
+        Args:
+            sizes: how much work each item is.
+        """
+        if self.spread is None:
+            return work(self._classifier, list(items))
+        return self.spread.map(self._classifier, work, items, sizes=sizes)
 
     def tokenize(self, conversation: Conversation) -> list[int]:
         """Return RewardTrainer's tokens for prompt plus completion: the chat template over all messages."""
@@ -188,11 +209,7 @@ class RewardScorer:
         bounds = {"max_items": self.batch_size, "max_tokens": self.batch_tokens}
         rows = packed_rows(sequences, shared_groups(sequences, **bounds), **bounds)
         tokens = [[[sequences[place] for place in group] for group in row] for row in rows]
-        if self._spread is None:
-            of_rows = packed_row_scores(self._classifier, tokens)
-        else:
-            sizes = [sum(map(computed_tokens, row)) for row in tokens]
-            of_rows = self._spread.map(self._classifier, packed_row_scores, tokens, sizes=sizes)
+        of_rows = self.compute(packed_row_scores, tokens, sizes=[sum(map(computed_tokens, row)) for row in tokens])
         found = [score for row in of_rows for score in row]
         scores = [math.nan] * len(sequences)
         for place, score in zip((place for row in rows for group in row for place in group), found, strict=True):
@@ -203,11 +220,8 @@ class RewardScorer:
         scores = [math.nan] * len(sequences)
         batches = self._batches(sequences)
         tokens = [[sequences[place] for place in batch] for batch in batches]
-        if self._spread is None:
-            of_batches = padded_batch_scores(self._classifier, tokens)
-        else:
-            sizes = [len(batch) * len(batch[0]) for batch in tokens]
-            of_batches = self._spread.map(self._classifier, padded_batch_scores, tokens, sizes=sizes)
+        sizes = [len(batch) * len(batch[0]) for batch in tokens]
+        of_batches = self.compute(padded_batch_scores, tokens, sizes=sizes)
         for batch, found in zip(batches, of_batches, strict=True):
             for index, score in zip(batch, found, strict=True):
                 scores[index] = score
@@ -238,16 +252,6 @@ class RewardScorer:
                 f"{len(bad)} of {len(scores)} scores are not finite, the first one that of conversation {bad[0]} "
                 f"({scores[bad[0] - 1]}). The reward model cannot be used."
             )
-
-
-def load_classifier(folder: Path, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
-    """Load a saved reward model, as a program on a further GPU has it."""
-    return load_reward_model(folder, dtype=dtype, device=device)
-
-
-def classifiers_on_further_gpus(folder: Path, *, dtype: torch.dtype) -> Spread[PreTrainedModel] | None:
-    """Start programs with a saved reward model on the stage's further GPUs; None if it has none."""
-    return spread_over_gpus(load_classifier, {"folder": folder, "dtype": dtype})
 
 
 def packed_row_scores(classifier: PreTrainedModel, rows: Sequence[Sequence[Sequence[list[int]]]]) -> list[list[float]]:

@@ -1,30 +1,34 @@
 """answer_sets: the model before fine-tuning, the policy's start model and the policy answer the same standard sets."""
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from containers.contracts.configs.answer_sets import CHATS, LM_EVAL, AnswerSetsConfig, StandardSet
 from containers.contracts.names import MODEL_FOLDER, SAMPLED_FILE, SET_ANSWERS_FILE
 from containers.contracts.outcome import Metric
 from containers.contracts.registries import STANDARD_SETS
-from containers.distributed.devices import compute_device, compute_dtype
-from containers.distributed.spread import Spread, spread_over_gpus
+from containers.distributed.spread import Spread
 from containers.evals.sets.base import SetItem
 from containers.evals.sets.records import MODEL_WORDS, SetModel
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
 from containers.harness.progress import progress_of
-from containers.models.loading import load_causal_model, load_tokenizer, position_limit
+from containers.models.loading import load_tokenizer, position_limit
+from containers.models.over_gpus import Writer, writer_over_gpus
 from containers.models.release import release
 from containers.rollouts.chat_pairs import chat_pairs
-from containers.rollouts.generate import Writer, load_writer
-from containers.rollouts.harness_tasks import harness_answers
+from containers.rollouts.harness_tasks import HarnessTask, harness_answers
 from containers.rollouts.prompt_templates import opening_of
 from containers.rollouts.sampled import write_sampled
 from containers.rollouts.set_answers import SetAnswer, answers_of, read_answers, write_answers
+from containers.rollouts.vllm_server import vllm_version, vllm_writers
 
+# A model with its tokenizer, programs that hold it too, and how many of a number of prompts are a batch.
+_Loaded: TypeAlias = tuple[Writer, Spread[Writer] | None, Callable[[int], int]]
 # By the name of their input.
 _MODELS: dict[str, SetModel] = {"before_model": "before", "start_model": "start", "policy": "policy"}
 
@@ -102,19 +106,48 @@ def _all_answers(
     if missing := [one for one in config.sets if one.name not in found]:
         context.checkpoints.mkdir(parents=True, exist_ok=True)
         folder = _folder(context, role)
-        profile = context.spec.profile
-        loaded = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
         tokenizer = load_tokenizer(folder, origin=context.input(role).origin)
-        spread = spread_over_gpus(load_writer, {"folder": folder, "dtype": compute_dtype(profile)})
-        for one in missing:
-            found[one.name] = _answers(context, config, one, items[one.name], (loaded, tokenizer, spread), model=model)
-            whole = kept[one.name].with_suffix(".new")
-            write_answers(found[one.name], whole)
-            whole.replace(kept[one.name])
+        for load, sets in _writers(context, config, folder, tokenizer, missing):
+            with load as loaded:
+                for one in sets:
+                    found[one.name] = _answers(context, config, one, items[one.name], loaded, model=model)
+                    whole = kept[one.name].with_suffix(".new")
+                    write_answers(found[one.name], whole)
+                    whole.replace(kept[one.name])
+    return [answer for one in config.sets for answer in found[one.name]]
+
+
+def _writers(
+    context: StageContext, config: AnswerSetsConfig, folder: Path, tokenizer: Any, missing: Sequence[StandardSet]
+) -> Iterator[tuple[AbstractContextManager[_Loaded], list[StandardSet]]]:
+    """Yield a model, to be loaded, with the sets that it answers; tasks of the harness are never vLLM's."""
+    of_vllm = [one for one in missing if config.rollout_engine == "vllm" and one.kind != LM_EVAL]
+    if of_vllm:
+        longest = max(one.max_completion_length or config.max_completion_length for one in of_vllm)
+        yield _by_vllm(context, folder, longest=config.max_prompt_length + longest), of_vllm
+    if others := [one for one in missing if one not in of_vllm]:
+        yield _by_transformers(context, config, folder, tokenizer), others
+
+
+@contextmanager
+def _by_vllm(context: StageContext, folder: Path, *, longest: int) -> Iterator[_Loaded]:
+    profile, seed = context.spec.profile, context.spec.seed
+    with vllm_writers(folder, profile, longest=longest, seed=seed) as (writer, spread, count):
+        context.recorder.note(f"Answers are written by vLLM {vllm_version()}.")
+        yield writer, spread, lambda number: math.ceil(number / count)
+
+
+@contextmanager
+def _by_transformers(
+    context: StageContext, config: AnswerSetsConfig, folder: Path, tokenizer: Any
+) -> Iterator[_Loaded]:
+    writer, spread = writer_over_gpus(folder, context.spec.profile, tokenizer)
+    try:
+        yield writer, spread, lambda number: config.batch_size
+    finally:
         if spread is not None:
             spread.close()
-        release(loaded)
-    return [answer for one in config.sets for answer in found[one.name]]
+        release(writer[0])
 
 
 def _finished(path: Path) -> list[SetAnswer] | None:
@@ -130,17 +163,19 @@ def _answers(
     config: AnswerSetsConfig,
     task: StandardSet,
     items: Sequence[SetItem],
-    loaded: tuple[Any, Any, Spread[Writer] | None],
+    loaded: _Loaded,
     *,
     model: SetModel,
 ) -> list[SetAnswer]:
     """Return what the loaded model, with its tokenizer and programs on further GPUs, answers to one set."""
-    language_model, tokenizer, spread = loaded
+    writer, spread, batch_size = loaded
+    language_model, tokenizer = writer
     if task.kind == LM_EVAL:
         folder = context.input_path(f"suite_{task.name}")
-        return harness_answers(
-            language_model, tokenizer, task, config, folder=folder, name=model, seed=context.spec.seed
-        )
+        given = HarnessTask(task, config, folder, model, context.spec.seed)
+        if spread is not None and spread.is_all:
+            return spread.map(writer, harness_answers, [given], sizes=[1])[0]
+        return harness_answers(writer, [given])[0]
     longest, positions = task.max_completion_length or config.max_completion_length, position_limit(language_model)
     if longest >= positions:
         raise BadConfigError(
@@ -154,6 +189,7 @@ def _answers(
         items,
         task,
         config,
+        batch_size=batch_size,
         name=model,
         seed=context.spec.seed,
         on_batch=progress_of(context, total, unit="answers", text=f"{MODEL_WORDS[model]} answers {task.name}"),

@@ -24,7 +24,7 @@ from containers.contracts.configs.evaluate_reward_model import EvaluateRewardMod
 from containers.contracts.names import CERTIFICATE_FILE, CERTIFICATE_PAGE_FILE, TRAINING_INFO_FILE
 from containers.contracts.outcome import Metric
 from containers.contracts.records import SamplePrediction, TrainingInfo
-from containers.distributed.devices import compute_device, compute_dtype
+from containers.distributed.devices import compute_dtype
 from containers.distributed.ranks import join_ranks, leave_ranks
 from containers.document.html import page_html
 from containers.evals.item_scores import write_item_scores
@@ -37,7 +37,14 @@ from containers.evals.suite_evaluation import evaluate_suite, score_spread
 from containers.evals.suites.base import Intervals
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
-from containers.models.loading import max_positions, parameter_counts, reward_model_folder
+from containers.models.loading import (
+    load_tokenizer,
+    max_positions,
+    parameter_counts,
+    require_own_tokenizer,
+    reward_model_folder,
+)
+from containers.models.over_gpus import reward_model_over_gpus
 from containers.report.certificate_page import certificate_page
 from containers.scoring.scorer import Conversation, RewardScorer, score_head_sha256
 
@@ -55,13 +62,16 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     suites = read_suites(context, config)
     given = context.input_path("reward_model")
     folder = reward_model_folder(given)
-    scorer = RewardScorer.load(
-        folder,
-        device=compute_device(context.spec.profile),
-        dtype=compute_dtype(context.spec.profile),
+    model, spread = reward_model_over_gpus(folder, context.spec.profile)
+    tokenizer = load_tokenizer(folder)
+    require_own_tokenizer(model, tokenizer, folder=folder)
+    scorer = RewardScorer(
+        model,
+        tokenizer,
         max_length=config.max_length,
         batch_size=config.batch_size,
         batch_tokens=config.batch_tokens,
+        spread=spread,
     )
     _keep_to_positions(context, scorer)
     suites = [without_refused(context, scorer, suite) for suite in suites]

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,17 @@ import torch
 from containers.contracts.configs.sample_completions import SampleCompletionsConfig
 from containers.contracts.names import MODEL_FOLDER, SAMPLED_FILE
 from containers.contracts.outcome import Metric
-from containers.distributed.devices import compute_device, compute_dtype
-from containers.distributed.spread import further_gpus, spread_over_gpus
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, DivergedError
 from containers.harness.progress import progress_of
-from containers.models.loading import load_causal_model, load_tokenizer, num_embedding_rows, position_limit
+from containers.models.loading import load_tokenizer, num_embedding_rows, position_limit
+from containers.models.over_gpus import writer_over_gpus
 from containers.models.release import release
-from containers.rollouts.generate import Completion, completion_logprobs, generate_completions, load_writer
+from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
 from containers.rollouts.prompt_templates import opening_of
 from containers.rollouts.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
 from containers.rollouts.sampled import Sampled, write_sampled
-from containers.rollouts.vllm_server import load_vllm_writer, vllm_version
+from containers.rollouts.vllm_server import vllm_version, vllm_writers
 
 
 def run(context: StageContext) -> tuple[Metric, ...]:
@@ -94,10 +92,8 @@ def _write(
         "on_batch": progress_of(context, len(repeated), unit="completions", text=f"{name} writes"),
     }
     completions = _by_vllm(context, config, repeated, folder, settings) if config.rollout_engine == "vllm" else None
-    model = load_causal_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
+    (model, tokenizer), spread = writer_over_gpus(folder, profile, load_tokenizer(folder))
     check_lengths(config, max_positions=position_limit(model), name=name)
-    tokenizer = load_tokenizer(folder)
-    spread = spread_over_gpus(load_writer, {"folder": folder, "dtype": compute_dtype(profile)})
     if completions is None:
         completions = generate_completions(
             model, tokenizer, repeated, batch_size=_batch_size(config), spread=spread, **settings
@@ -126,34 +122,13 @@ def _by_vllm(
     folder: Path,
     settings: Mapping[str, Any],
 ) -> list[Completion]:
-    """Return completions by a vLLM on each GPU of the stage, which is gone afterwards.
-
-    Raises:
-        BadConfigError: vLLM is not installed, or cannot load the model.
-    """
-    otherwise = "use evaluate_policy.rollout_engine: transformers instead"
-    if find_spec("vllm") is None:
-        raise BadConfigError(
-            "evaluate_policy.rollout_engine is vllm, which is not installed here. Build the stage image with it "
-            f"(containers/images/build.sh --with vllm, docs/training.md), or {otherwise}."
-        )
-    dtype, device = compute_dtype(context.spec.profile), compute_device(context.spec.profile)
+    """Return completions by vLLM; raises the errors of `vllm_writers`."""
     longest = config.max_prompt_length + config.max_completion_length
-    arguments: dict[str, Any] = {"folder": folder, "dtype": dtype, "longest": longest, "seed": context.spec.seed}
-    try:
-        model, tokenizer = load_vllm_writer(device=device, **arguments)
-    except ValueError as error:  # it checks the model before it uses a GPU
-        raise BadConfigError(f"vLLM cannot load the model in {folder}: {error}. Or {otherwise}.") from error
-    spread = None
-    try:
-        spread = spread_over_gpus(load_vllm_writer, arguments)
-        # One batch for each GPU, so that vLLM begins a completion when another one ends.
-        share = math.ceil(len(prompts) / (1 + len(further_gpus())))
+    with vllm_writers(folder, context.spec.profile, longest=longest, seed=context.spec.seed) as (writer, spread, count):
+        # One batch for each, so that vLLM begins a completion when another one ends.
+        share = math.ceil(len(prompts) / count)
+        model, tokenizer = writer
         found = generate_completions(model, tokenizer, prompts, batch_size=share, spread=spread, **settings)
-    finally:
-        if spread is not None:
-            spread.close()
-        model.close()
     context.recorder.note(f"Completions are written by vLLM {vllm_version()}.")
     return found
 

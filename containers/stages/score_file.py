@@ -13,20 +13,19 @@ from containers.contracts.certificate import SCORE_STATISTICS_FILE, ScoreStatist
 from containers.contracts.configs.score_file import ScoreFileConfig
 from containers.contracts.names import SCORES_FILE
 from containers.contracts.outcome import Metric
-from containers.distributed.devices import compute_device, compute_dtype
 from containers.evals.score_rows import RowToScore, read_rows_to_score
 from containers.evals.scored_rows import ScoredRow, Tally
 from containers.formatting import one_line
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, DivergedError, MissingPrerequisiteError
 from containers.models.loading import (
-    load_reward_model,
     load_tokenizer,
     max_positions,
     require_own_tokenizer,
     reward_model_folder,
 )
-from containers.scoring.scorer import RewardScorer, classifiers_on_further_gpus
+from containers.models.over_gpus import reward_model_over_gpus
+from containers.scoring.scorer import RewardScorer
 
 # Number of rows whose conversations are sorted by length together; progress is reported after each chunk.
 _CHUNK_ROWS = 512
@@ -164,7 +163,7 @@ def _statistics(folder: Path, context: StageContext) -> ScoreStatistics:
 
 def _scorer(context: StageContext, config: ScoreFileConfig, folder: Path) -> RewardScorer:
     profile = context.spec.profile
-    model = load_reward_model(folder, dtype=compute_dtype(profile), device=compute_device(profile))
+    model, spread = reward_model_over_gpus(folder, profile)
     tokenizer = load_tokenizer(folder, origin=context.input("reward_model").origin)
     require_own_tokenizer(model, tokenizer, folder=folder)
     positions = max_positions(model)
@@ -185,5 +184,5 @@ def _scorer(context: StageContext, config: ScoreFileConfig, folder: Path) -> Rew
         max_length=max_length,
         batch_size=config.batch_size,
         batch_tokens=config.batch_tokens,
-        spread=classifiers_on_further_gpus(folder, dtype=compute_dtype(profile)),
+        spread=spread,
     )

@@ -67,6 +67,7 @@ def tried_causal_copies(
             dtype=dtype,
             device=device,
             quantization=None if is_plain else config.quantization,
+            spills=is_plain,
         )
         found = _said(copy if is_plain else PeftModel.from_pretrained(copy, context.output / folder), rows)
         del copy

@@ -322,8 +322,8 @@ class RunTree(Frozen):
             return sampling.model_copy(update={"enable_thinking": trained.enable_thinking})
         if stage is StageName.ANSWER_SETS and self.answer_sets is not None:
             thinks = (self.policy_on_rewards or self.evaluate_policy).enable_thinking
-            sets = tuple(one.for_programs for one in self.sets)
-            return self.answer_sets.model_copy(update={"sets": sets, "enable_thinking": thinks})
+            own = {"enable_thinking": thinks, "rollout_engine": self.evaluate_policy.rollout_engine}
+            return self.answer_sets.model_copy(update={**own, "sets": tuple(one.for_programs for one in self.sets)})
         if stage is StageName.EVALUATE_SETS and self.answer_sets is not None:
             return self.evaluate_sets.for_run(self.answer_sets, self._policy_evaluation)
         section: StageConfig = getattr(self, stage.value)

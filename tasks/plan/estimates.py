@@ -186,13 +186,15 @@ def scoring_tokens(profile: GpuProfile, *, batch_size: int, batch_tokens: int | 
     return min(batch_size * longest, max(budget, longest))
 
 
-def scoring_memory(shape: ModelShape, profile: GpuProfile, *, tokens: int, name: str) -> dict[str, int]:
+def scoring_memory(
+    shape: ModelShape, profile: GpuProfile, *, tokens: int, name: str, devices: int = 1
+) -> dict[str, int]:
     """Bytes of each part on one device of the reward model `name`, which only scores, `tokens` at a time.
 
-    Nothing is kept for a backward: a block's values are freed before the next block's are computed.
+    `devices` hold it together. Nothing is kept for a backward: a block's values are freed before the next block's come.
     """
     return {
-        name: inference_memory(total_parameters(shape, head="score"), profile),
+        name: inference_memory(total_parameters(shape, head="score"), profile) // devices,
         "activations": tokens * value_bytes(profile) * _values_of_block(shape),
         **cuda_context(profile),
     }
@@ -250,8 +252,8 @@ def optimizer_work(load: TrainingLoad, profile: GpuProfile, *, num_steps: int) -
     return Work(0.0, num_steps * load.trainable * _OPTIMIZER_SECONDS / profile.num_threads)
 
 
-def forward_work(shape: ModelShape, profile: GpuProfile, *, tokens: float, num_processes: int) -> Work:
-    """One forward over `tokens`, without a language head."""
+def forward_work(shape: ModelShape, profile: GpuProfile, *, tokens: float, num_processes: float) -> Work:
+    """One forward over `tokens`, without a language head; `num_processes` devices share it, less what sharing costs."""
     operations = 2 * multiplied_parameters(shape) * tokens
     return Work(operations, operations / (gpu_speed(profile).flops * num_processes))
 

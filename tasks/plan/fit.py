@@ -6,10 +6,11 @@ from dataclasses import replace
 from containers.contracts.configs.parts.adapters import adapter_contradictions
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.stages import StageConfig
-from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
+from containers.contracts.hardware import GIB, BatchPlan, GpuProfile, undivided_heads
 from containers.contracts.identity import config_profile
 from containers.contracts.names import StageName
 from containers.contracts.outcome import FailureKind
+from containers.contracts.pipeline import STAGE_FACTS, Devices
 from containers.contracts.schedule import ScheduleError
 from containers.launch.ladder import Host, Shape, all_steps, next_step
 from tasks.config.errors import Mistake
@@ -68,8 +69,10 @@ _Change = tuple[str, str, PlanContext]
 def unfit_mistakes(context: PlanContext, stages: Sequence[StagePlan], *, planners: Planners) -> Iterator[Mistake]:
     """Mistakes for stages too large for a GPU in their smallest shape: one example at a time, with checkpointing.
 
-    A stage that fits in its smallest shape is no mistake: its fallbacks lead there (`containers.launch.ladder`).
+    A stage that fits in its smallest shape is no mistake: its fallbacks lead there (`containers.launch.ladder`). So is
+    a model whose heads its GPUs cannot divide.
     """
+    yield from (Mistake("gpu_profile.tensor_parallel", why) for why in undivided_models(context))
     limit = context.profile.gpu_memory_gib * GIB
     for stage in stages:
         if stage.is_reused or not is_on_gpu(context, stage.stage) or memory_bytes(stage) <= limit * _ERROR:
@@ -110,7 +113,10 @@ def _changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
 def _all_changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     yield from _divided(context, stage)
     yield from _offloaded(context, stage)
+    yield from _held_together(context, stage)
     yield from _quantized(context, stage)
+    for key, _, divided in _divided(context, stage):
+        yield from ((more, f"{words} and `{key}: fsdp`", both) for more, words, both in _quantized(divided, stage))
     yield from _shorter(context, stage)
     for key, words, adapted in _adapters(context, stage):
         yield key, words, adapted
@@ -160,6 +166,25 @@ def _divided(context: PlanContext, stage: StageName) -> Iterator[_Change]:
         return
     changed = replace(context, profile=profile.model_copy(update={"distribution": "fsdp"}))
     yield "gpu_profile.distribution", "`distribution: fsdp` in the profile", changed
+
+
+def _held_together(context: PlanContext, stage: StageName) -> Iterator[_Change]:
+    """Have a stage that evaluates hold its model on several GPUs, as far as they divide the run's own models."""
+    profile = context.profile
+    if STAGE_FACTS[stage].devices is not Devices.ALL_GPUS:
+        return
+    for count in range(profile.tensor_parallel + 1, profile.num_gpus + 1):
+        changed = replace(context, profile=profile.model_copy(update={"tensor_parallel": count}))
+        if not any(undivided_models(changed)):
+            yield "gpu_profile.tensor_parallel", f"`{count}`", changed
+
+
+def undivided_models(context: PlanContext) -> Iterator[str]:
+    """Reasons why the GPUs of a model in an evaluation cannot divide the run's models."""
+    shapes = {one.shape for one in (context.model, context.scorer, *context.scorers_of_policy) if one is not None}
+    for heads, key_heads in sorted({(shape.num_attention_heads, shape.num_key_value_heads) for shape in shapes}):
+        if why := undivided_heads(heads, key_heads, tensor_parallel=context.profile.tensor_parallel):
+            yield why
 
 
 def may_divide_policy(context: PlanContext) -> bool:

@@ -23,7 +23,7 @@ def judges_memory(context: PlanContext, judges: Sequence[Judge], profile: GpuPro
             continue
         is_language_model = isinstance(judge, LanguageModelJudge)
         total = total_parameters(shape.shape, head="language" if is_language_model else "score")
-        devices = judge.vllm_gpus if isinstance(judge, LanguageModelJudge) else 1
+        devices = judge.vllm_gpus if isinstance(judge, LanguageModelJudge) else profile.tensor_parallel
         found[f"judge {judge.name}"] = estimates.inference_memory(total, profile) // devices
     return found
 

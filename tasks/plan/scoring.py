@@ -1,13 +1,11 @@
 """Plans of stages that train nothing: the filter, with its reference reward model if there is one, and evaluations."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from containers.contracts.configs.evaluate_reward_model import SuiteFile
-from containers.contracts.configs.parts.training import VLLM_FRACTION_ALONE, VLLM_SEQUENCES
-from containers.contracts.hardware import GIB, GpuProfile
+from containers.contracts.hardware import GpuProfile
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from tasks.plan import estimates
@@ -24,16 +22,16 @@ from tasks.plan.figures import (
     work_figure,
 )
 from tasks.plan.inputs.data import Count, data_files
-from tasks.plan.inputs.model_shape import ModelShape, total_parameters
+from tasks.plan.inputs.model_shape import ModelShape
 from tasks.plan.inputs.pair_sample import expanded_bytes
 from tasks.plan.judges import judges_memory, judges_work, uncounted_judges
 from tasks.plan.limits import bootstrap
 from tasks.plan.load import longest_conversation, longest_prompt, mean_conversation, mean_prompt_tokens
+from tasks.plan.vllm import num_teams, writing_memory, writing_work
 
 # English text with its keys and labels.
 _SUITE_BYTES_PER_TOKEN = 4.0
 # Assumed, to start vLLM with a model.
-_VLLM_START_S = 60.0
 
 
 def _text_bytes(suite: SuiteFile) -> float | None:
@@ -54,6 +52,8 @@ _CONVERSATIONS_PER_EDITED_PAIR = 16
 # Time to read, filter and write a row on one core; detecting the language is most of it.
 _SECONDS_PER_ROW = 1e-3
 _LONG_JUDGING_S = 3600.0
+# Assumed: two sums over the GPUs that hold a model together, in each layer, take a fifth of their time.
+_SHARE_OF_A_TEAM = 0.8
 # Bytes that a token of text takes on disk, uncompressed: 4 to 5 in English.
 _BYTES_PER_TOKEN = 5
 
@@ -212,7 +212,8 @@ def plan_evaluate_policy(context: PlanContext) -> StagePlan:
     parts: dict[str, int] = {}
     for number, scorer in enumerate(scorers, start=1):
         name = "reward model" if number == 1 else f"reward model {number}"
-        own = estimates.scoring_memory(scorer.shape, profile, tokens=tokens, name=name)
+        devices = profile.tensor_parallel
+        own = estimates.scoring_memory(scorer.shape, profile, tokens=tokens, name=name, devices=devices)
         parts |= {part: max(size, parts.get(part, 0)) for part, size in own.items()}
     # Each judge comes when those before it are gone.
     beside = {name: size for name, size in parts.items() if not name.startswith("reward model")}
@@ -262,35 +263,35 @@ def _judging(context: PlanContext, *, num_prompts: int) -> Work:
     return found
 
 
-def gpus_at_work(profile: GpuProfile) -> int:
-    """How many devices share the forwards of an evaluation: all GPUs of its stage, or the CPU."""
-    return max(1, profile.num_gpus)
+def gpus_at_work(profile: GpuProfile) -> float:
+    """How many devices share the forwards of an evaluation: all GPUs of its stage, or the CPU.
+
+    Those that hold a model together count less, for they wait for each other.
+    """
+    if profile.tensor_parallel == 1:
+        return max(1, profile.num_gpus)
+    return max(1.0, _SHARE_OF_A_TEAM * profile.tensor_parallel * num_teams(profile))
 
 
 def _writing(context: PlanContext, *, num_prompts: int) -> Work | None:
     if context.model is None:
         return None
-    config, shape, profile = context.config.evaluate_policy, context.model.shape, context.profile
-    count, gpus = num_prompts * config.completions_per_prompt, max(1, profile.num_gpus)
+    config, shape = context.config.evaluate_policy, context.model.shape
+    profile = stage_profile(context.profile, StageName.SAMPLE_COMPLETIONS)
+    count = num_prompts * config.completions_per_prompt
     prompt_tokens = mean_prompt_tokens(context, config.max_prompt_length)
-    by_vllm = config.rollout_engine == "vllm" and profile.num_gpus > 0
-    at_once = VLLM_SEQUENCES if by_vllm else config.batch_size
-    one_policy = estimates.generation_work(
+    writing = writing_work(
         shape,
         profile,
-        total=total_parameters(shape, head="language"),
-        sequences=count,
-        batch=at_once,
+        config.rollout_engine,
+        count=count,
+        batch_size=config.batch_size,
         prompt_tokens=prompt_tokens,
         max_tokens=config.max_completion_length,
-        launches=None if by_vllm else 1.0,
     )
     tokens = count * (prompt_tokens + config.max_completion_length)
-    read = estimates.forward_work(shape, profile, tokens=tokens, num_processes=1)
-    found = (one_policy + read) * 2
-    # Batches are dealt to the GPUs; there may be fewer of them.
-    busy = max(1, min(gpus, math.ceil(count / at_once)))
-    return Work(found.operations, found.seconds / busy + by_vllm * 2 * _VLLM_START_S)
+    reading = estimates.forward_work(shape, profile, tokens=tokens, num_processes=gpus_at_work(profile))
+    return (writing + reading) * 2
 
 
 def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
@@ -300,22 +301,18 @@ def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
     config, shape = context.config.evaluate_policy, context.model.shape
     profile = stage_profile(context.profile, StageName.SAMPLE_COMPLETIONS)
     tokens = longest_prompt(context, config.max_prompt_length) + config.max_completion_length
-    if config.rollout_engine == "vllm" and profile.num_gpus:
-        whole = estimates.inference_memory(total_parameters(shape, head="language"), profile)
-        one = estimates.generation_cache(shape, profile, sequences=1, tokens=tokens)
-        # It takes its share, whatever it needs; a model for which that is too little does not fit.
-        share = max(int(VLLM_FRACTION_ALONE * profile.gpu_memory_gib * GIB), whole + one)
-        return byte_figures({"vLLM, model and cache; then the model": share, **estimates.cuda_context(profile)})
-    parts = {
-        "policy, then reference": estimates.inference_memory(total_parameters(shape, head="language"), profile),
-        "generation cache": estimates.generation_cache(shape, profile, sequences=config.batch_size, tokens=tokens),
-        **estimates.cuda_context(profile),
-    }
-    return byte_figures(parts)
+    return writing_memory(
+        shape,
+        profile,
+        config.rollout_engine,
+        batch_size=config.batch_size,
+        tokens=tokens,
+        name="policy, then reference",
+    )
 
 
 def _scoring_figures(shape: ModelShape, profile: GpuProfile, *, tokens: int, name: str) -> tuple[Figure, ...]:
-    parts = estimates.scoring_memory(shape, profile, tokens=tokens, name=name)
+    parts = estimates.scoring_memory(shape, profile, tokens=tokens, name=name, devices=profile.tensor_parallel)
     return byte_figures(parts, notes={"activations": f"{tokens:,} tokens at a time"})
 
 

@@ -11,10 +11,9 @@ from containers.contracts.names import StageName
 from containers.contracts.registries import STANDARD_SETS
 from containers.evals.sets.base import SetItem
 from containers.harness.errors import BadDataError
-from tasks.plan import estimates
 from tasks.plan.estimates import Work
-from tasks.plan.figures import Figure, PlanContext, StagePlan, byte_figures, time_figure, work_figure
-from tasks.plan.inputs.model_shape import total_parameters
+from tasks.plan.figures import Figure, PlanContext, StagePlan, time_figure, work_figure
+from tasks.plan.vllm import writing_memory, writing_work
 
 # English text.
 _CHARACTERS_PER_TOKEN = 4.0
@@ -88,13 +87,14 @@ def _writing(
     if context.model is None:
         return None
     shape, found = context.model.shape, Work()
+    profile = stage_profile(context.profile, StageName.ANSWER_SETS)
     for one in asked:
-        found += estimates.generation_work(
+        found += writing_work(
             shape,
-            context.profile,
-            total=total_parameters(shape, head="language"),
-            sequences=one.answers,
-            batch=config.batch_size,
+            profile,
+            context.config.evaluate_policy.rollout_engine,
+            count=one.answers,
+            batch_size=config.batch_size,
             prompt_tokens=one.prompt_tokens,
             max_tokens=one.longest_answer,
         )
@@ -107,9 +107,11 @@ def _memory(context: PlanContext, config: AnswerSetsConfig, asked: Sequence[_Ask
         return ()
     shape, profile = context.model.shape, stage_profile(context.profile, StageName.ANSWER_SETS)
     longest = config.max_prompt_length + max((one.longest_answer for one in asked), default=0)
-    parts = {
-        "one model at a time": estimates.inference_memory(total_parameters(shape, head="language"), profile),
-        "generation cache": estimates.generation_cache(shape, profile, sequences=config.batch_size, tokens=longest),
-        **estimates.cuda_context(profile),
-    }
-    return byte_figures(parts)
+    return writing_memory(
+        shape,
+        profile,
+        context.config.evaluate_policy.rollout_engine,
+        batch_size=config.batch_size,
+        tokens=longest,
+        name="one model at a time",
+    )

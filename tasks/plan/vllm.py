@@ -1,18 +1,21 @@
-"""Memory of a vLLM that writes the policy's completions, and mistakes found before a GPU is used."""
+"""What vLLM takes to write a policy's completions, mistakes found before a GPU is used, and writing in evaluations."""
 
 import math
 from collections.abc import Iterator
 
-from containers.contracts.hardware import GIB
+from containers.contracts.configs.parts.training import VLLM_FRACTION_ALONE, VLLM_SEQUENCES
+from containers.contracts.hardware import GIB, GpuProfile
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
-from tasks.plan.estimates import TrainingLoad
-from tasks.plan.figures import PlanContext, size_text
+from tasks.plan.estimates import TrainingLoad, Work
+from tasks.plan.figures import Figure, PlanContext, byte_figures, size_text
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
 
 _VOCABULARY_STEP = 64
 # How far an estimated shape may be off.
 _ERROR = 1.15
+# Assumed, for one start.
+_START_S = 60.0
 # Assumed, to write a file and read it again from the system's cache.
 _FILE_BYTES_PER_S = 1e9
 
@@ -103,3 +106,62 @@ def vllm_programs(context: PlanContext) -> int:
     if not config.vllm_gpus:
         return context.profile.num_processes
     return 1 + (config.vllm_gpus if config.vllm_gpus > 1 else 0)
+
+
+def num_teams(profile: GpuProfile) -> int:
+    """How many models an evaluation holds at the same time."""
+    return max(1, profile.num_gpus // profile.tensor_parallel)
+
+
+def writing_work(
+    shape: ModelShape,
+    profile: GpuProfile,
+    engine: str,
+    *,
+    count: int,
+    batch_size: int,
+    prompt_tokens: float,
+    max_tokens: int,
+) -> Work:
+    """One model writes `count` completions in an evaluation, on all GPUs of the stage.
+
+    Args:
+        profile: of the stage.
+        engine: `transformers` or `vllm`.
+        prompt_tokens: of a prompt in the mean.
+    """
+    by_vllm = engine == "vllm" and profile.num_gpus > 0
+    at_once = VLLM_SEQUENCES if by_vllm else batch_size
+    work = estimates.generation_work(
+        shape,
+        profile,
+        total=total_parameters(shape, head="language") // profile.tensor_parallel,
+        sequences=count,
+        batch=at_once,
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        launches=None if by_vllm else 1.0,
+    )
+    # Batches are dealt to the GPUs; there may be fewer of them.
+    busy = max(1, min(num_teams(profile), math.ceil(count / at_once)))
+    return Work(work.operations, work.seconds / busy + by_vllm * _START_S)
+
+
+def writing_memory(
+    shape: ModelShape, profile: GpuProfile, engine: str, *, batch_size: int, tokens: int, name: str
+) -> tuple[Figure, ...]:
+    """Memory of a model, of those called `name`, that writes in an evaluation, and of its cache.
+
+    Args:
+        profile: of the stage.
+        tokens: of the longest prompt with its completion.
+    """
+    devices = profile.tensor_parallel
+    weights = estimates.inference_memory(total_parameters(shape, head="language"), profile) // devices
+    if engine == "vllm" and profile.num_gpus:
+        one = estimates.generation_cache(shape, profile, sequences=1, tokens=tokens) // devices
+        # It takes its share, whatever it needs; a model for which that is too little does not fit.
+        share = max(int(VLLM_FRACTION_ALONE * profile.gpu_memory_gib * GIB), weights + one)
+        return byte_figures({"vLLM, model and cache; then the model": share, **estimates.cuda_context(profile)})
+    cache = estimates.generation_cache(shape, profile, sequences=batch_size, tokens=tokens) // devices
+    return byte_figures({name: weights, "generation cache": cache, **estimates.cuda_context(profile)})

@@ -73,7 +73,10 @@ class AnswerSetsConfig(Frozen):
     )
     temperature: Weight = Field(0.0, description="0 is greedy, as published figures mostly are")
     enable_thinking: bool = Field(False, description="Leave it out: the run puts train_policy.enable_thinking here")
-    batch_size: BatchSize = Field(16, ge=1, description="Answers per forward, at most")
+    rollout_engine: Literal["transformers", "vllm"] = Field(
+        "transformers", description="Leave it out: the run puts that of evaluate_policy here"
+    )
+    batch_size: BatchSize = Field(16, ge=1, description="Answers per forward, at most; vLLM takes as many as it can")
 
     @property
     def has_chats(self) -> bool:

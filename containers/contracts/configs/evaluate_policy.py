@@ -34,7 +34,7 @@ class EvaluatePolicyConfig(Frozen):
     rollout_engine: Literal["transformers", "vllm"] = Field(
         "transformers",
         description="What writes the completions of policy and reference: transformers' generate, or a vLLM on each "
-        "GPU, if the stage image has it",
+        "GPU, if the stage image has it; answer_sets uses the same",
     )
     score_batch_tokens: BatchTokens = Field(
         None, description="Tokens per forward of the reward model, as evaluate_reward_model.batch_tokens"

@@ -81,18 +81,20 @@ def save_reward_model(folder: Path, *, seed: int = 1, scale: float = 0.3) -> Pat
 
 
 def evaluated_policy(
-    folder: Path, config: EvaluatePolicyConfig, inputs: Mapping[str, Path]
+    folder: Path, config: EvaluatePolicyConfig, inputs: Mapping[str, Path], **overrides: Any
 ) -> tuple[StageContext, StageContext]:
     """Let policy and reference write, and judge them; the contexts of sample_completions and evaluate_policy.
 
     Args:
         inputs: `prompts`, `start_model` and `policy`, and what the rewards and judges read.
+        overrides: fields of the specs.
     """
     sampling = SampleCompletionsConfig().for_evaluation(config)
     written_from = {name: inputs[name] for name in ("prompts", "start_model", "policy")}
     others = {name: path for name, path in inputs.items() if name not in written_from}
-    sampled = make_context(folder, StageName.SAMPLE_COMPLETIONS, sampling, written_from)
+    sampled = make_context(folder, StageName.SAMPLE_COMPLETIONS, sampling, written_from, **overrides)
     sample_completions.run(sampled)
-    judged = make_context(folder, StageName.EVALUATE_POLICY, config, {"completions": sampled.output, **others})
+    read = {"completions": sampled.output, **others}
+    judged = make_context(folder, StageName.EVALUATE_POLICY, config, read, **overrides)
     evaluate_policy.run(judged)
     return sampled, judged

@@ -9,9 +9,11 @@ import torch
 
 from containers.distributed.spread import Spread, further_gpus, spread_over_gpus
 from containers.harness.errors import StageError
-from containers.rollouts.generate import completion_logprobs, generate_completions, load_writer
-from containers.scoring.scorer import RewardScorer, load_classifier
+from containers.models.over_gpus import load_classifier, load_writer
+from containers.rollouts.generate import completion_logprobs, generate_completions
+from containers.scoring.scorer import RewardScorer
 from tests.fakes.spread_work import added, made
+from tests.unit.factories.spec_factory import CPU
 from tests.unit.factories.tiny_policy import save_causal_model, save_reward_model
 
 pytestmark = pytest.mark.stages
@@ -47,7 +49,7 @@ def test_a_program_that_fails_says_why_and_one_that_dies_with_what_it_ended() ->
 def test_without_further_gpus_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLHF_ROLLOUT_GPUS", raising=False)
     assert further_gpus() == []
-    assert spread_over_gpus(made, {"start": 1}) is None
+    assert spread_over_gpus(made, {"start": 1}, profile=CPU) is None
     monkeypatch.setenv("RLHF_ROLLOUT_GPUS", "GPU-b,GPU-c")
     assert further_gpus() == ["GPU-b", "GPU-c"]
 

@@ -10,7 +10,7 @@ from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.models.adapters import apply_lora
-from containers.scoring.rounding import allowed_by_trial, allowed_difference
+from containers.scoring.rounding import allowed_by_trial, allowed_difference, turn_last_bits
 
 pytestmark = pytest.mark.stages
 
@@ -66,7 +66,7 @@ def test_a_trial_explains_a_merge_that_was_rounded_and_no_other_model(
     merged: Any = deep_model.merge_and_unload()
     merged.to(dtype)
     before = {name: tensor.clone() for name, tensor in merged.state_dict().items()}
-    allowed = allowed_by_trial(merged, lambda: scores_of(merged))
+    allowed = allowed_by_trial(lambda seed: turn_last_bits(merged, [seed]), lambda: scores_of(merged))
     assert all(torch.equal(tensor, before[name]) for name, tensor in merged.state_dict().items())
     assert 0 < largest(trained, scores_of(merged)) <= allowed
     merged.score.weight.data.neg_()
@@ -78,5 +78,5 @@ def test_a_trial_that_fails_leaves_the_model_as_it_was(deep_model: PeftModel) ->
     before = {name: tensor.clone() for name, tensor in merged.state_dict().items()}
     asked = iter([[1.0]])
     with pytest.raises(StopIteration):
-        allowed_by_trial(merged, lambda: next(asked))
+        allowed_by_trial(lambda seed: turn_last_bits(merged, [seed]), lambda: next(asked))
     assert all(torch.equal(tensor, before[name]) for name, tensor in merged.state_dict().items())

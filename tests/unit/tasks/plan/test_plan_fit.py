@@ -144,18 +144,50 @@ def test_examples_that_are_too_long_are_refused_for_the_longest_that_fit() -> No
     assert "The smallest change that fits: `16384`" in said[0]
 
 
-def test_a_model_that_fits_nowhere_in_this_shape_is_sent_to_gpus_with_room_to_spare(tmp_path: Path) -> None:
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """The shape of a model of 32B parameters."""
     shape = "model_type: llama\nnum_hidden_layers: 64\nhidden_size: 5120\nintermediate_size: 25600\n"
     heads = "num_attention_heads: 64\nnum_key_value_heads: 8\nhead_dim: 128\nvocab_size: 151936\n"
     (tmp_path / "large.yaml").write_text(shape + heads)
-    loaded = load_run_config(Path(PRODUCTION), overrides=["train_sft=null"])
+    return tmp_path / "large.yaml"
+
+
+def refusals_of(model: Path, *overrides: str, profile: str) -> list[str]:
+    loaded = load_run_config(Path(PRODUCTION), overrides=overrides, profile=profile)
     with pytest.raises(InvalidConfigError) as caught:
-        plan_run(loaded, model_config=tmp_path / "large.yaml")
-    said = {mistake.text.split(" on ")[0].split(": ")[-1]: str(mistake) for mistake in caught.value.mistakes}
-    fewer_bits = said["`nf4` (31 GiB)."]
-    assert fewer_bits.startswith("train_reward_model.quantization: 74 GiB per GPU are estimated even with one example")
-    # What only scores is not quantized.
-    assert "evaluate_reward_model on `1x80gb` (66 GiB)" in said["evaluate_reward_model"]
+        plan_run(loaded, model_config=model)
+    return [str(mistake) for mistake in caught.value.mistakes]
+
+
+def test_what_trains_is_quantized_and_what_answers_or_scores_is_held_by_several_gpus(large: Path) -> None:
+    said = refusals_of(large, profile="8x48gb")
+    fewer_bits = [line for line in said if line.endswith("`nf4` (31 GiB).")]
+    assert len(fewer_bits) == 1 and fewer_bits[0].startswith("train_reward_model.quantization: 74 GiB per GPU")
+    together = [line for line in said if line.startswith("gpu_profile.tensor_parallel: ")]
+    assert [line.split(": ")[1] for line in together] == [
+        "evaluate_reward_model", "sample_completions", "evaluate_policy",
+    ]  # fmt: skip
+    assert all("The smallest change that fits: `2` (3" in line for line in together)
+    advised = ["train_reward_model.quantization=nf4", "train_policy.quantization=nf4", "gpu_profile.tensor_parallel=2"]
+    plan = plan_run(load_run_config(Path(PRODUCTION), overrides=advised, profile="8x48gb"), model_config=large)
+    assert plan.mistakes == ()
+
+
+def test_gpus_that_do_not_divide_the_heads_are_refused_with_those_that_do(large: Path) -> None:
+    first = refusals_of(large, "gpu_profile.tensor_parallel=6", profile="8x141gb")[0]
+    assert first == (
+        "gpu_profile.tensor_parallel: 6 GPUs cannot divide 64 query heads and 8 heads of keys and values. "
+        "Use 1, 2, 4 or 8."
+    )
+    with pytest.raises(InvalidConfigError, match="tensor_parallel is 9, and the profile has 8 GPUs"):
+        load_run_config(Path(PRODUCTION), overrides=["gpu_profile.tensor_parallel=9"], profile="8x141gb")
+
+
+def test_weights_of_fewer_bits_that_the_ranks_divide_are_offered_where_neither_fits_alone(large: Path) -> None:
+    said = refusals_of(large, "gpu_profile.gpu_memory_gib=30", profile="8x40gb")
+    (training,) = [line for line in said if line.startswith("train_reward_model")]
+    assert "The smallest change that fits: `nf4` and `gpu_profile.distribution: fsdp` (2" in training
 
 
 @pytest.mark.parametrize("length", [2048, 4096], ids=["a smaller batch", "checkpointing"])

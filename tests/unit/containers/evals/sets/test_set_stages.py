@@ -17,6 +17,7 @@ from containers.contracts.names import StageName
 from containers.evals.sets.records import SetResult, SetsEvaluation
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError
+from containers.models import over_gpus
 from containers.rollouts.set_answers import read_answers, without_thought
 from containers.stages import answer_sets, evaluate_sets
 from tests.unit.factories.spec_factory import make_context
@@ -168,13 +169,13 @@ def test_what_an_earlier_attempt_answered_is_not_answered_again(
     (first.checkpoints / "policy-safe.parquet").unlink()
     (first.checkpoints / "start-sums.parquet").write_bytes(b"half a file")
     loaded: list[Path] = []
-    load = answer_sets.load_causal_model
+    load = over_gpus.load_causal_model
 
     def noted(folder: Path, **settings: Any) -> Any:
         loaded.append(folder)
         return load(folder, **settings)
 
-    monkeypatch.setattr(answer_sets, "load_causal_model", noted)
+    monkeypatch.setattr(over_gpus, "load_causal_model", noted)
     answer_sets.run(first)
     assert loaded == [inputs["start_model"], inputs["policy"] / "model"]
     assert (first.output / "set_answers.parquet").read_bytes() == before

@@ -1,0 +1,150 @@
+"""Programs that hold one model, alone or together, and the pipes to them; `containers.distributed.spread` uses them."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from containers.contracts.programs import PACKAGE
+from containers.distributed import spread_worker
+from containers.distributed.spread_worker import Membership
+from containers.harness.errors import StageError
+from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_END_S = 10.0
+# After a member of a team failed: for so long its others may still answer, before they are taken to wait for it.
+_REST_S = 30.0
+
+
+class ProgramError(StageError, RuntimeError):
+    """What a program was given to do failed there."""
+
+
+class Team:
+    """Programs that hold one model together; the first one's answer counts."""
+
+    def __init__(self, gpus: Sequence[str]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="team-")
+        self._programs = [_Program(gpu) for gpu in gpus]
+        self.connections = [program.connection for program in self._programs]
+        self.leader: Connection = self.connections[0]
+        self.is_asked = False
+
+    def make(self, make: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+        """Have the programs join, and make their parts."""
+        size, store = len(self._programs), str(Path(self._folder.name, "store"))
+        for rank, program in enumerate(self._programs):
+            member = Membership(store, rank, size) if size > 1 else None
+            program.send((make, dict(arguments), member))
+        self.is_asked = True
+
+    def send(self, message: Any) -> None:
+        """Send it to every member."""
+        for program in self._programs:
+            program.send(message)
+        self.is_asked = True
+
+    def answer(self) -> Any:
+        """Return the first member's answer, when all have answered.
+
+        Raises:
+            ProgramError: a member failed, and all have answered.
+            StageError: one died, or failed while others wait for it.
+        """
+        self.is_asked = False
+        found: dict[_Program, Any] = {}
+        failure: StageError | torch.OutOfMemoryError | None = None
+        ends_by = float("inf")
+        left = {program.connection: program for program in self._programs}
+        while left:
+            seconds = None if failure is None else max(0.0, ends_by - time.monotonic())
+            ready = wait(list(left), timeout=seconds)
+            if not ready and failure is not None:
+                raise StageError(f"{failure} The programs that hold the model with it wait for it.") from failure
+            for connection in ready:
+                program = left.pop(connection)  # type: ignore[call-overload]
+                try:
+                    found[program] = program.receive()
+                except (StageError, torch.OutOfMemoryError) as error:
+                    if failure is None:
+                        failure, ends_by = error, time.monotonic() + _REST_S
+        if failure is not None:
+            raise failure
+        return found[self._programs[0]]
+
+    def forget(self) -> None:
+        """Wait for what was asked, whatever comes of it."""
+        if self.is_asked:
+            try:
+                self.answer()
+            except (StageError, torch.OutOfMemoryError):
+                return
+
+    def close(self) -> None:
+        """End the programs."""
+        for program in self._programs:
+            program.connection.close()
+        for program in self._programs:
+            program.close()
+        self._folder.cleanup()
+
+
+class _Program:
+    """A program on one GPU, and the pipe to it."""
+
+    def __init__(self, gpu: str) -> None:
+        self._gpu = gpu
+        self.connection, theirs = Pipe()
+        environment = {name: value for name, value in os.environ.items() if name != ROLLOUT_GPUS_VARIABLE}
+        environment |= {VISIBLE: gpu, "PYTHONPATH": str(PACKAGE.parent)}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", spread_worker.__name__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def send(self, message: Any) -> None:
+        """Send it; a program that is gone is noticed where its answer is read."""
+        try:
+            self.connection.send(message)
+        except OSError:
+            return
+
+    def receive(self) -> Any:
+        """Return its answer.
+
+        Raises:
+            StageError: it failed or died; of a failure that says itself what to do, with its kind.
+            torch.OutOfMemoryError: its GPU is full.
+        """
+        where = f"The program on GPU {self._gpu}" if self._gpu else "The program on the CPU"
+        try:
+            kind, value = self.connection.recv()
+        except (EOFError, OSError) as error:
+            raise StageError(f"{where} ended with exit code {self._process.wait()}.") from error
+        if kind == spread_worker.FULL:
+            raise torch.OutOfMemoryError(f"{where}: {value}")
+        if kind == spread_worker.REFUSED:
+            raise value
+        if kind == spread_worker.FAILED:
+            raise ProgramError(f"{where} failed: {value}")
+        return value
+
+    def close(self) -> None:
+        """End it: it ends by itself when its pipe is closed, and is killed if it does not."""
+        self.connection.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
