@@ -118,13 +118,14 @@ def run_checks(config: RunConfig, plan: RunPlan) -> tuple[CheckFinding, ...]:
     judged_by_vllm = any(isinstance(one, LanguageModelJudge) and one.engine == "vllm" for one in config.judging_models)
     writers = (config.train_policy.rollout_engine, config.evaluate_policy.rollout_engine)
     needs_vllm = judged_by_vllm or "vllm" in writers
+    shares_cards = judged_by_vllm or "vllm" in (writers[1], "" if config.train_policy.vllm_gpus else writers[0])
     prefect_api_url = os.environ.get("PREFECT_API_URL") or config.tracking.prefect_api_url
     mlflow_uri = os.environ.get("MLFLOW_TRACKING_URI") or config.tracking.mlflow_uri
     checks = [
         runtime_check,
         *([("vLLM", partial(vllm_finding, choice.runtime, image))] if needs_vllm else []),
         *([("standard sets", partial(harness_finding, choice.runtime, image))] if needs_harness(config.sets) else []),
-        *_host_checks(config, plan, choice.runtime, docker, cuda=cuda),
+        *_host_checks(config, plan, choice.runtime, docker, cuda=cuda, shares_cards=shares_cards),
         ("Prefect", partial(service_finding, "Prefect", prefect_api_url)),
         ("MLflow", partial(mlflow_finding, mlflow_uri)),
         *(
@@ -198,15 +199,16 @@ def row_texts(config: RunConfig) -> tuple[str, ...]:
 
 
 def _host_checks(
-    config: RunConfig, plan: RunPlan, runtime: RuntimeName, docker: DockerState, *, cuda: str
+    config: RunConfig, plan: RunPlan, runtime: RuntimeName, docker: DockerState, *, cuda: str, shares_cards: bool
 ) -> list[tuple[str, _Check]]:
     profile, store_dir = config.gpu_profile, config.store_dir
+    gpus = partial(gpu_rows, profile, runtime, store_dir=store_dir, cuda=cuda, shares_cards=shares_cards)
     disk_bytes, memory_bytes = int(plan.disk_bytes), int(plan.host_memory_bytes)
     machine_bytes, can_limit = machine_memory(docker.memory_bytes), docker.limits_memory
     shm = partial(shm_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
     memory = partial(memory_finding, profile, runtime=runtime, machine_bytes=machine_bytes, can_limit=can_limit)
     return [
-        ("GPUs", partial(gpu_rows, profile, runtime, store_dir=store_dir, cuda=cuda)),
+        ("GPUs", gpus),
         ("shared memory", shm),
         ("ulimit memlock", partial(memlock_finding, profile, runtime=runtime)),
         ("memory", partial(memory, needed_bytes=memory_bytes)),

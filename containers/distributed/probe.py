@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -202,8 +202,16 @@ def _nccl_speaks(device: torch.device, output: _Output) -> Iterator[None]:
         os.close(output.file)
         output.file = None
         os.environ["NCCL_DEBUG"] = level
+        _read_level_again()
         if not went_well or level in ("INFO", "TRACE"):
             logger.info("%s", text)
+
+
+def _read_level_again() -> None:
+    """Have NCCL read NCCL_DEBUG again, from 2.24 on; an older one will report each connection of the training."""
+    with suppress(OSError, AttributeError):
+        # By the name under which torch has loaded it.
+        ctypes.CDLL("libnccl.so.2").ncclResetDebugInit()
 
 
 @dataclass

@@ -19,10 +19,13 @@ from tasks.pipeline.reap import processes_to_take_over
 _ORDER = {"ok": 0, "warning": 1, "failure": 2}
 
 
-def gpu_rows(profile: GpuProfile, runtime: RuntimeName, *, store_dir: Path, cuda: str) -> Iterator[CheckFinding]:
+def gpu_rows(
+    profile: GpuProfile, runtime: RuntimeName, *, store_dir: Path, cuda: str, shares_cards: bool = False
+) -> Iterator[CheckFinding]:
     """Why `auto` took this profile, the number of GPUs, the driver, and each GPU that the run would use.
 
     Args:
+        shares_cards: whether two programs use a card at the same time.
         cuda: that the torch of the stages was built with, as `13.0`, `none`, or empty where it is not known.
     """
     report = read_gpus() if profile.num_gpus else GpuReport()
@@ -35,6 +38,7 @@ def gpu_rows(profile: GpuProfile, runtime: RuntimeName, *, store_dir: Path, cuda
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         ours=ours,
         leased=leased_gpus(report.uuids, folder=lease_folder()),
+        shares_cards=shares_cards,
     )
     if report.gpus:
         yield driver_finding(report, cuda, runtime)
@@ -61,6 +65,7 @@ def gpu_findings(
     visible: str | None = None,
     ours: Collection[int] = (),
     leased: Mapping[str, str] | None = None,
+    shares_cards: bool = False,
 ) -> tuple[CheckFinding, ...]:
     """One row for the count, one for each GPU that the run would use or that is out of order, one for their links.
 
@@ -70,6 +75,7 @@ def gpu_findings(
         visible: value of CUDA_VISIBLE_DEVICES; None: all GPUs.
         ours: process ids of containers that the run takes over: they may hold GPUs.
         leased: GPU UUID → which other run has it; the stages wait for it, so the run may start.
+        shares_cards: whether two programs use a card at the same time.
     """
     if profile.num_gpus == 0:
         return (CheckFinding(name="GPUs", found="not looked at", wanted="none (CPU profile)", verdict="ok"),)
@@ -87,7 +93,22 @@ def gpu_findings(
         *(row for _, row in rows if any(row is chosen for _, chosen in best)),
         *left_out,
         *_links([gpu for gpu, _ in best], profile),
+        *(_exclusive([gpu for gpu, _ in best]) if shares_cards else ()),
     )
+
+
+def _exclusive(gpus: Sequence[Gpu]) -> Iterator[CheckFinding]:
+    """A row if cards are for one program at a time, where a stage and its vLLM use one together."""
+    numbers = ",".join(str(gpu.index) for gpu in gpus if gpu.is_exclusive)
+    if numbers:
+        yield CheckFinding(
+            name="compute mode",
+            found=f"GPU {numbers}: one program at a time (EXCLUSIVE_PROCESS)",
+            wanted="DEFAULT, for a stage and its vLLM use a card together",
+            verdict="failure",
+            advice=f"`nvidia-smi -i {numbers} -c DEFAULT`, or let no vLLM share a card: GPUs of its own "
+            "(train_policy.vllm_gpus), and transformers where models are evaluated.",
+        )
 
 
 def driver_finding(report: GpuReport, cuda: str, runtime: RuntimeName) -> CheckFinding:

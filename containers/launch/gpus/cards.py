@@ -73,6 +73,7 @@ class Gpu:
         compute_capability: of CUDA, as (9, 0).
         num_links: NVLinks that are up; 0 for a board that has none.
         is_prohibited: its compute mode lets no program use it.
+        is_exclusive: its compute mode lets one program at a time use it.
         power_limit_w: that is in force, in W.
         health: further problems; empty where the driver does not report them.
     """
@@ -93,6 +94,7 @@ class Gpu:
     compute_capability: tuple[int, int] | None = None
     num_links: int | None = None
     is_prohibited: bool = False
+    is_exclusive: bool = False
     power_limit_w: float | None = None
     processes: tuple[GpuProcess, ...] = ()
     health: Health = field(default_factory=Health)

@@ -116,6 +116,7 @@ _SAME_NAMES = (
     "temperature_c",
     "num_links",
     "is_prohibited",
+    "is_exclusive",
     "power_limit_w",
 )
 

@@ -100,6 +100,7 @@ def _memory_errors(card: _Card, counter: int) -> int | None:
 
 def _figures(card: _Card) -> dict[str, Any]:
     ask, nvml = card.ask, pynvml
+    programs = ask("compute mode", nvml.nvmlDeviceGetComputeMode)
     pci = ask("bus", nvml.nvmlDeviceGetPciInfo)
     retired = ask("retired pages", nvml.nvmlDeviceGetRetiredPages, nvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)
     mode, limit = ask("MIG mode", nvml.nvmlDeviceGetMigMode), ask("power limit", nvml.nvmlDeviceGetEnforcedPowerLimit)
@@ -110,7 +111,8 @@ def _figures(card: _Card) -> dict[str, Any]:
         "retirement_pending": bool(ask("retired pages", nvml.nvmlDeviceGetRetiredPagesPendingStatus)),
         "mig": mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE,
         "compute_capability": ask("compute capability", nvml.nvmlDeviceGetCudaComputeCapability),
-        "is_prohibited": ask("compute mode", nvml.nvmlDeviceGetComputeMode) == nvml.NVML_COMPUTEMODE_PROHIBITED,
+        "is_prohibited": programs == nvml.NVML_COMPUTEMODE_PROHIBITED,
+        "is_exclusive": programs == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
         "num_links": _links(card),
         "remapped": ask("remapped rows", nvml.nvmlDeviceGetRemappedRows),
         "bad_inforom": _has_bad_inforom(card),

@@ -8,6 +8,7 @@ import pytest
 
 from containers.contracts.hardware import Collectives, GpuProfile, NcclSettings
 from containers.contracts.outcome import FailureKind
+from containers.distributed import probe
 from containers.distributed.probe import SIZES_BYTES, setting_to_change, transports_in
 from containers.distributed.ranks import collectives_text
 
@@ -79,3 +80,20 @@ def test_the_setting_to_change_follows_from_the_way_that_was_tried(
     nccl: NcclSettings, transports: tuple[str, ...], setting: str
 ) -> None:
     assert setting in setting_to_change(FOUR_GPUS.model_copy(update={"nccl": nccl}), transports)
+
+
+def test_nccl_is_made_to_read_its_level_again_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    class Library:
+        def ncclResetDebugInit(self) -> None:
+            called.append("again")
+
+    for library in (Library(), object(), None):
+        monkeypatch.setattr(probe.ctypes, "CDLL", lambda name, library=library: library or _missing())
+        probe._read_level_again()
+    assert called == ["again"]
+
+
+def _missing() -> None:
+    raise OSError("no such library")

@@ -117,6 +117,8 @@ def test_rows_to_be_replaced_a_prohibited_mode_and_a_slice_are_seen(machine: Cal
     (closed,) = _report(machine, healthy.replace("mode=0", "mode=2")).gpus
     trouble = faulty(closed)
     assert trouble is not None and "-c DEFAULT" in trouble[1]
+    (single,) = _report(machine, healthy.replace("mode=0", "mode=3")).gpus
+    assert single.is_exclusive and not single.is_prohibited and faulty(single) is None
     (cut,) = _report(machine, "one H100 cut into slices").gpus
     assert cut.mig
     assert [(process.pid, process.name, process.memory_mib) for process in cut.processes] == [(4242, "python", None)]
