@@ -209,6 +209,17 @@ def _vllm_has_gpus_that_training_can_spare(config: RunTree) -> Iterator[Mistake]
             "gpu_profile.num_rollout_gpus",
             "train_policy decides which GPUs have no rank. Set train_policy.vllm_gpus.",
         )
+    if config.policy_on_rewards is not None and policy.rollout_engine != "vllm":
+        for key, differs in (
+            ("memory_fraction", policy.vllm_memory_fraction is not None),
+            ("sleeps", not policy.vllm_sleeps),
+        ):
+            if differs:
+                yield Mistake(
+                    f"train_policy.vllm_{key}",
+                    f"has no effect, as rollout_engine is {policy.rollout_engine}. Set `rollout_engine: vllm`, or "
+                    "leave it out.",
+                )
     if config.policy_on_rewards is None or not policy.vllm_gpus:
         return
     if policy.rollout_engine != "vllm":

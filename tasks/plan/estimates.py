@@ -134,7 +134,7 @@ def training_memory(
             **({} if load.offloads else shares),
             "gathered layers": gathered,
             "activations": activations,
-            f"extra, whole model before{', after and to write' if writes else ' and after'}": max(
+            f"more while the model is whole (load, save{', write' if writes else ''})": max(
                 0, whole - gathered - activations - cache
             ),
         }

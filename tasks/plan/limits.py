@@ -16,10 +16,11 @@ from tasks.config.debug import is_debug
 from tasks.config.errors import Mistake
 from tasks.config.gate_rules import best_lower_end
 from tasks.plan import estimates
-from tasks.plan.estimates import Work
+from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.figures import Figure, PlanContext, StagePlan, duration_text, epochs_text
 from tasks.plan.inputs.data import Count
-from tasks.plan.load import lengths_of_prompts
+from tasks.plan.inputs.model_shape import unknown_layers
+from tasks.plan.load import TrainingConfig, lengths_of_prompts
 from tasks.plan.offline import completion_groups
 
 # Share of lost examples that is worth a warning, if tokens were counted, and if they were guessed.
@@ -76,6 +77,24 @@ def too_long(context: PlanContext, stage: StageName) -> TooLong | None:
         fit, shortest = len(lengths.fitting_prompts(limit)), min(pair.prompt for pair in pairs)
         return TooLong("max_prompt_length", limit, "prompts", len(pairs), len(pairs) - fit, shortest)
     return None
+
+
+def layer_mistakes(config: TrainingConfig, load: TrainingLoad) -> Iterator[Mistake]:
+    """Layers that are named or counted in the configuration, and that the model does not have."""
+    unknown = [] if config.lora is None else unknown_layers(load.shape, config.lora)
+    if unknown:
+        yield Mistake(
+            f"{config.stage}.lora",
+            f"{load.shape.model_type} has no linear layer {', '.join(unknown)}. Its layers are "
+            f"{', '.join(load.shape.linear_sizes)}.",
+        )
+    nth, number = config.gradient_checkpointing, load.shape.num_hidden_layers
+    if nth is not True and nth > number:
+        yield Mistake(
+            f"{config.stage}.gradient_checkpointing",
+            f"every {nth}-th of {number} layers is none, so all are computed again. Use true, or a number up to "
+            f"{number}.",
+        )
 
 
 def kept(context: PlanContext, examples: Count | None, stage: StageName) -> Count | None:

@@ -7,15 +7,18 @@ from containers.contracts.configs.train_dpo import TrainDpoConfig
 from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
-from containers.contracts.hardware import BatchPlan
+from containers.contracts.hardware import BatchPlan, GpuProfile
 from containers.contracts.schedule import ResolvedSchedule
 from containers.packing_traits import PLAIN, why_pairs_are_padded
 from containers.token_budgets import pair_pack_tokens
 from tasks.plan import estimates
-from tasks.plan.estimates import TrainingLoad
+from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.figures import Figure, PlanContext
 from tasks.plan.inputs.lengths import PairLengths, PairTokens
 from tasks.plan.inputs.model_shape import lora_parameters, total_parameters
+
+# Assumed, to write a file, or to read it from the system's cache.
+FILE_BYTES_PER_S = 1e9
 
 TrainingConfig = TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig | TrainPolicyConfig
 
@@ -164,3 +167,10 @@ def reward_model_figures(
         return (forward,)
     note = f"of {tune.value:,}; the last weights and the chosen ones are measured on all"
     return (forward, Figure("pairs of an evaluation", most, "pairs", tune.origin, note))
+
+
+def copies_work(load: TrainingLoad, profile: GpuProfile) -> Work:
+    """Time in which the model is saved, loaded again and compared: a trial before the first step, and at the end."""
+    whole = estimates.inference_memory(load.total, profile)
+    files = 3 if load.uses_adapters else 2  # written and read; with adapters the start model is read, too
+    return Work(0.0, 2 * files * whole / FILE_BYTES_PER_S)

@@ -3,6 +3,7 @@
 from containers.contracts.hardware import GIB
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
+from tasks.plan.choices import HOW_RANKED
 from tasks.plan.figures import Figure, StagePlan, count_text, duration_text, epochs_text, operations_text, size_text
 from tasks.plan.limits import memory_bytes
 from tasks.plan.run_plan import RunPlan
@@ -105,7 +106,7 @@ def choice_lines(plan: RunPlan) -> list[str]:
         return []
     lines = [
         f"Settings that fit {plan.profile.gpu_memory_gib:g} GiB with room to spare, those with weights of full "
-        "precision first, then by time (estimated):"
+        f"precision first, then by time (estimated). {HOW_RANKED}"
     ]
     for stage in dict.fromkeys(choice.stage for choice in plan.choices):
         lines.append(f"  {stage.value}")

@@ -1,7 +1,7 @@
 """Plans of the training stages: batch, schedule, parameters, memory, tokens, work, disk and time."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from containers.contracts.configs.parts.policy_algorithms import MOST_ROUNDS
 from containers.contracts.configs.parts.training import TrainingSchedule
@@ -28,9 +28,15 @@ from tasks.plan.fit import ladder_lines
 from tasks.plan.head import Head
 from tasks.plan.host import host_memory, kept_in_host
 from tasks.plan.inputs.data import Count, Origin
-from tasks.plan.inputs.model_shape import unknown_layers
-from tasks.plan.limits import batch_mistake, kept, short_schedule_mistake, too_long_figures
-from tasks.plan.load import TrainingConfig, evaluated_pairs, forward_figure, reward_model_figures, reward_model_load
+from tasks.plan.limits import batch_mistake, kept, layer_mistakes, short_schedule_mistake, too_long_figures
+from tasks.plan.load import (
+    TrainingConfig,
+    copies_work,
+    evaluated_pairs,
+    forward_figure,
+    reward_model_figures,
+    reward_model_load,
+)
 from tasks.plan.offline import baseline_work, offline_head, offline_load, why_completions_padded
 from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
 from tasks.plan.vllm import vllm_mistakes, vllm_programs
@@ -244,7 +250,8 @@ def _training_plan(
     memory: tuple[Figure, ...] = ()
     on_host, disk = None, None
     if load is not None and context.model is not None:
-        context.mistakes.extend(_layer_mistakes(config, load))
+        context.mistakes.extend(layer_mistakes(config, load))
+        work = None if work is None else work + copies_work(load, context.profile)
         origin = context.model.origin
         figures += [
             *_token_figures(stage, batch, schedule, load),
@@ -274,17 +281,6 @@ def _training_plan(
         time=time_figure(context, stage, work, note=time_note, missing=context.missing),
         ladder=ladder_lines(config, context.profile, batch, runtime=context.config.runtime),
     )
-
-
-def _layer_mistakes(config: TrainingConfig, load: TrainingLoad) -> Iterator[Mistake]:
-    """Names of layers that the model does not have."""
-    unknown = [] if config.lora is None else unknown_layers(load.shape, config.lora)
-    if unknown:
-        yield Mistake(
-            f"{config.stage}.lora",
-            f"{load.shape.model_type} has no linear layer {', '.join(unknown)}. Its layers are "
-            f"{', '.join(load.shape.linear_sizes)}.",
-        )
 
 
 def _epochs_figure(num_steps: int, batch: BatchPlan, examples: Count, unit: str) -> Figure:

@@ -10,14 +10,13 @@ from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.figures import Figure, PlanContext, byte_figures, size_text
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
+from tasks.plan.load import FILE_BYTES_PER_S
 
 _VOCABULARY_STEP = 64
 # How far an estimated shape may be off.
 _ERROR = 1.15
 # Assumed, for one start.
 _START_S = 60.0
-# Assumed, to write a file and read it again from the system's cache.
-_FILE_BYTES_PER_S = 1e9
 
 
 def vllm_mistakes(context: PlanContext) -> Iterator[Mistake]:
@@ -95,7 +94,7 @@ def weights_seconds(context: PlanContext, load: TrainingLoad) -> float:
     config = context.config.train_policy
     if config.rollout_engine != "vllm" or load.uses_adapters:
         return 0.0
-    return estimates.inference_memory(load.total, context.profile) / _FILE_BYTES_PER_S
+    return estimates.inference_memory(load.total, context.profile) / FILE_BYTES_PER_S
 
 
 def vllm_programs(context: PlanContext) -> int:

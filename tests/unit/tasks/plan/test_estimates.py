@@ -201,4 +201,7 @@ def test_a_divided_model_needs_room_for_the_whole_of_it_before_and_after(
     assert sum(parts.values()) == shares + whole + parts["CUDA context"]
     # While it trains, long examples take more than that.
     long = dict(estimates.training_memory(replace(work, forward_tokens=10**6), gpus(8, distribution="fsdp")))
-    assert "extra, whole model before and after" in parts and "extra, whole model before and after" not in long
+    assert (
+        "more while the model is whole (load, save)" in parts
+        and "more while the model is whole (load, save)" not in long
+    )

@@ -88,7 +88,7 @@ def test_whole_weights_of_a_policy_are_offered_to_be_divided_and_are_gathered_to
     assert parts["trained weights, gradients, AdamW / 8"] == total * 16 / 8
     assert parts["reference policy"] == total * 2, "in bfloat16, as the divided policy computes"
     assert parts["reward model"] < GIB, "an adapter on the reference's weights"
-    rest = ("gathered layers", "activations", "generation cache", "extra, whole model before, after and to write")
+    rest = ("gathered layers", "activations", "generation cache", "more while the model is whole (load, save, write)")
     assert sum(parts[name] for name in rest) == total * 4, "whole in float32 before and after, in bfloat16 to write"
 
 
@@ -285,3 +285,18 @@ def test_larger_gpus_are_advised_for_a_policy_beside_vllm_and_none_that_leave_no
     said = refusals("gpu_profile.gpu_memory_gib=10", *vllm, *batch, profile="8x48gb")
     (policy,) = [line for line in said if "GiB per GPU are estimated" in line and "train_policy" in line]
     assert "The smallest change that fits: train_policy on `8x40gb` (21 GiB)" in policy
+
+
+def test_settings_without_effect_and_layers_that_are_not_there_are_mistakes() -> None:
+    overrides = ("train_policy.vllm_sleeps=false", "train_policy.vllm_memory_fraction=0.5")
+    with pytest.raises(InvalidConfigError) as caught:
+        load_run_config(Path(PRODUCTION), overrides=overrides)
+    said = [str(mistake) for mistake in caught.value.mistakes]
+    assert [line.split(": has no effect")[0] for line in said] == [
+        "train_policy.vllm_memory_fraction", "train_policy.vllm_sleeps",
+    ]  # fmt: skip
+    (said_of_layers,) = refusals("train_reward_model.gradient_checkpointing=99")
+    assert said_of_layers == (
+        "train_reward_model.gradient_checkpointing: every 99-th of 36 layers is none, so all are computed again. Use "
+        "true, or a number up to 36."
+    )

@@ -29,7 +29,7 @@ def test_every_stage_has_a_line_with_steps_tokens_work_memory_disk_and_time(
     assert lines[0].split() == ["stage", "result", "steps", "tokens", "work", "memory", "disk", "time"]
     assert [line.split()[0] for line in lines[1:]] == [stage.stage.value for stage in plan.stages]
     row = next(line for line in lines if line.startswith("train_reward_model"))
-    assert " ".join(row.split()) == "train_reward_model runs 180 41.3 M 1.9 EFLOP 22.9 GiB 24.7 GiB 31 min"
+    assert " ".join(row.split()) == "train_reward_model runs 180 41.3 M 1.9 EFLOP 22.9 GiB 24.7 GiB 32 min"
     assert legend.startswith("All but `result` is estimated")
     text = render_plan(plan)
     assert f"{plan.operations / 1e18:.1f} EFLOP (estimated)" in text
