@@ -108,7 +108,7 @@ $(VLLM_ENV)/.stamp: $(VENV)/.stamp
 setup-vllm: $(VLLM_ENV)/.stamp  ## Make the environment with vLLM, on a CPU
 
 test-vllm: setup-vllm  ## The tests that need vLLM, on a CPU (installs it beside the usual environment)
-	$(VLLM_ENV)/bin/python -m pytest -W default -m vllm tests/rollouts $(if $(ONLY),-k '$(ONLY)')
+	$(VLLM_ENV)/bin/python -m pytest -n 2 --dist loadfile -W default -m vllm tests/rollouts $(if $(ONLY),-k '$(ONLY)')
 
 # The CPU build of torch comes without Triton, and behaves otherwise beside it; so it lies in a folder of its own. The
 # version is the one that the CUDA build of torch 2.13 asks for.

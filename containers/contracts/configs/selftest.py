@@ -72,14 +72,12 @@ class ProbeResult(Frozen):
     """A row of the table.
 
     Attributes:
-        number: of the kind of probe; several rows may have one.
         name: for people.
         passes: what passes.
         why: of a failure, or of a probe that was not run.
         advice: what to do about a failure; empty where none is needed.
     """
 
-    number: int = Field(ge=1)
     probe: Name
     name: str
     verdict: Verdict

@@ -18,7 +18,6 @@ class Rule:
         broken: advice where the probe broke off.
     """
 
-    number: int
     name: str
     passes: str
     problems: Callable[[Measured, Facts], Sequence[Problem]]
@@ -29,7 +28,6 @@ def judged(measured: Measured, facts: Facts) -> ProbeResult:
     """The row of a probe."""
     rule = RULES[measured.probe]
     row = ProbeResult(
-        number=rule.number,
         probe=measured.probe,
         name=rule.name,
         verdict="passed",
@@ -57,17 +55,15 @@ _SMALLER = (
 )
 RULES = {
     "cards": Rule(
-        1, "cards", "each card works and fits the profile; the driver runs the image's CUDA", problems.cards, _REPORT
+        "cards", "each card works and fits the profile; the driver runs the image's CUDA", problems.cards, _REPORT
     ),
     "container": Rule(
-        2,
         "container",
         "the program gets what its contract says, and loads compiled libraries from its caches",
         problems.container,
         "Look at `rlhf check`: the program did not start.",
     ),
     "memory": Rule(
-        3,
         "memory",
         f"a pattern over nine tenths of the memory comes back; products at {problems.LEAST_SHARE:.0%} of the data "
         f"sheet; the slowest card at {problems.LEAST_OF_MEDIAN:.0%} of the median",
@@ -75,50 +71,44 @@ RULES = {
         "A card broke off: look at `dmesg | grep -i xid`, and leave it out (CUDA_VISIBLE_DEVICES).",
     ),
     "kernels": Rule(
-        4, "kernels", "log-probabilities and gradients as in float64, but for rounding", problems.kernels, _REPORT
+        "kernels", "log-probabilities and gradients as in float64, but for rounding", problems.kernels, _REPORT
     ),
     "connections": Rule(
-        5,
         "connections",
         f"sums are right; {problems.LEAST_BUS / 1e9:.0f} GB/s on the bus with NVLink, "
         f"{problems.LEAST_BUS_PCIE / 1e9:.0f} without; half of /dev/shm is free",
         problems.connections,
         _REPORT,
     ),
-    "reward_step": Rule(6, "reward model's step", _FITS, problems.step, _SMALLER),
-    "policy_step": Rule(6, "policy's step", _FITS, problems.step, _SMALLER),
+    "reward_step": Rule("reward model's step", _FITS, problems.step, _SMALLER),
+    "policy_step": Rule("policy's step", _FITS, problems.step, _SMALLER),
     "numbers": Rule(
-        7,
         "numbers",
         f"gradients, packed beside padded and beside float32 on the CPU: cosine {problems.LEAST_COSINE} or more",
         problems.numbers,
         _REPORT,
     ),
     "one_rank": Rule(
-        7,
         "all ranks",
         f"the first loss within {problems.MOST_APART:.0%} of that of one rank",
         problems.one_rank,
         _REPORT,
     ),
-    "resume": Rule(7, "resume", "killed, stopped and resumed: the same weights", problems.resume, _REPORT),
+    "resume": Rule("resume", "killed, stopped and resumed: the same weights", problems.resume, _REPORT),
     "rollouts": Rule(
-        8,
         "rollout engine",
         "a policy trains with it; it says what the policy says",
         problems.nothing_more,
         "Use train_policy.rollout_engine: shared_prompts, or mend the engine's installation.",
     ),
-    "reload": Rule(9, "save and reload", "merged and adapter score as in memory", problems.nothing_more, _REPORT),
+    "reload": Rule("save and reload", "merged and adapter score as in memory", problems.nothing_more, _REPORT),
     "signals": Rule(
-        10,
         "signals",
         f"whole checkpoints after SIGKILL and SIGTERM; memory free within {problems.MOST_HELD_S:.0f} s",
         problems.signals,
         _REPORT,
     ),
     "load": Rule(
-        11,
         "load",
         f"a minute of full load: {problems.LEAST_AFTER_LOAD:.0%} of the speed is left, no heat, no new errors",
         problems.load,

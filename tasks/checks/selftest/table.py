@@ -12,10 +12,10 @@ _LEFT_OUT_AT_ZERO = frozenset({"wrong_words", "throttled", "new_errors", "in_use
 
 
 def table_of(selftest: Selftest) -> Table:
-    """A row for each probe: its number, verdict, and what it measured or why it was not run."""
+    """A row for each probe: its verdict, what it measured or why it was not run, and what passes."""
     return Table(
-        columns=(Column("#", is_number=True), Column("probe"), Column("verdict"), Column("measured")),
-        rows=tuple((row.number, row.name, row.verdict, _measured(row)) for row in selftest.results),
+        columns=(Column("probe"), Column("verdict"), Column("measured"), Column("passes")),
+        rows=tuple((row.name, row.verdict, _measured(row), row.passes) for row in selftest.results),
     )
 
 
@@ -26,7 +26,7 @@ def failure_lines(selftest: Selftest) -> list[str]:
         rows = [row for row in selftest.failed if row.why == why]
         lines.append(f"{', '.join(row.name for row in rows)}: {why}")
         if len(rows) == 1:
-            lines += [f"  passes: {rows[0].passes}", f"  to do:  {rows[0].advice}"]
+            lines.append(f"  to do:  {rows[0].advice}")
         else:
             lines.append("  to do:  It is one cause: mend it, by what the first rows say, and run the self-test again.")
     return lines
@@ -48,7 +48,7 @@ def _measured(row: ProbeResult) -> str:
     told = [figures_text(row.values), *(note.rstrip(".") for note in dict.fromkeys(row.notes))]
     if row.verdict == "failed":
         return told[0] or "see below"
-    return ". ".join(filter(None, told)) or row.passes
+    return ". ".join(filter(None, told)) or "as wanted"
 
 
 def figures_text(values: Sequence[Measurement]) -> str:

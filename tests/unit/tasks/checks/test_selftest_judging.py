@@ -174,8 +174,3 @@ def test_a_probe_that_broke_off_failed_and_has_advice(probe: str) -> None:
 def test_a_probe_that_does_not_apply_never_passes(probe: str) -> None:
     found = judged(Measured(probe=probe, refused="the profile has no GPUs"), ON_CPU)
     assert (found.verdict, found.why) == ("not run", "the profile has no GPUs")
-
-
-def test_every_kind_of_probe_has_its_number() -> None:
-    assert [rule.number for rule in RULES.values()] == sorted(rule.number for rule in RULES.values())
-    assert {rule.number for rule in RULES.values()} == set(range(1, 12))
