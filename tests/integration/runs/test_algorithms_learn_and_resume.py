@@ -1,4 +1,4 @@
-"""Three algorithms learn, and two resume bit for bit; `make proofs` does the same with all of them, and for longer."""
+"""Two algorithms learn, and two resume bit for bit; `make proofs` does the same with all of them, and for longer."""
 
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from benchmarks.resume import resumed, start_of
 pytestmark = [pytest.mark.slow, pytest.mark.stages]
 
 
-def test_algorithms_on_rewards_and_one_on_pairs_solve_more_held_out_sums_than_their_start(tmp_path: Path) -> None:
+def test_an_algorithm_on_rewards_and_one_on_pairs_solve_more_held_out_sums_than_their_start(tmp_path: Path) -> None:
     few_steps = (
         "train_sft.schedule={max_steps: 240, eval_steps: 120}",
         "train_policy.schedule={max_steps: 40, save_steps: 40}",
     )
-    found = learned(tmp_path, ["grpo", "ppo", "dpo"], seed=1, count=1200, always=few_steps)
+    found = learned(tmp_path, ["ppo", "dpo"], seed=1, count=1200, always=few_steps)
     for one in found:
         gain = one.exact.difference
         assert gain.ci_low is not None and gain.ci_low > 0, f"{one.algorithm}: {gain}"
