@@ -10,6 +10,8 @@ _GPU_BATCH_TOKENS_PER_GIB = 512
 _SMALLEST_GPU_BATCH_TOKENS = 4096
 # First room for a row's own tokens beside the shared prompt; doubled whenever it is full.
 FIRST_ROOM_TOKENS = 64
+# Of completions that are read for their probabilities at a time; one is always read whole.
+LOGITS_BYTES = 1024**3
 # Words of the vocabulary that TRL's head processes at a time.
 WIDEST_HEAD_TILE = 32_768
 # Logits that a head on a CPU makes at a time, few enough for its caches; and the fewest words that it processes.

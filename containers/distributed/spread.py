@@ -6,13 +6,15 @@ parallelism); the stage itself then holds none.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
 from containers.contracts.hardware import GpuProfile
-from containers.distributed.spread_team import VISIBLE, Team
+from containers.distributed.probe import setting_to_change
+from containers.distributed.spread_team import END_S, FAILED_END_S, VISIBLE, Team
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
 
 Made = TypeVar("Made")
@@ -29,20 +31,32 @@ class Spread(Generic[Made]):
         gpus: for CUDAVISIBLE_DEVICES of each program; an empty text is the CPU.
         team: programs that make it together, in a process group of their own. With more than one, this process holds
             nothing itself, and programs that are left over are not started.
+        limit_s: for one collective of a team.
+        advice: the setting to change if its members do not reach each other.
+        meanwhile: done here while the programs start.
 
     Raises:
         StageError: a program cannot make it; says why.
     """
 
     def __init__(
-        self, make: Callable[..., Made], arguments: Mapping[str, Any], *, gpus: Sequence[str], team: int = 1
+        self,
+        make: Callable[..., Made],
+        arguments: Mapping[str, Any],
+        *,
+        gpus: Sequence[str],
+        team: int = 1,
+        limit_s: int = 600,
+        advice: str = "",
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         self.is_all = team > 1
         starts = range(0, len(gpus) - team + 1, team)
-        self._teams = [Team(gpus[start : start + team]) for start in starts]
+        self._teams = [Team(gpus[start : start + team], limit_s=limit_s, advice=advice) for start in starts]
         try:
             for one in self._teams:
                 one.make(make, arguments)
+            meanwhile()
             for one in self._teams:
                 one.answer()
         except BaseException:
@@ -92,8 +106,11 @@ class Spread(Generic[Made]):
 
     def close(self) -> None:
         """End the programs, and give their GPUs' memory back."""
+        for team in self._teams:  # of all of them first, so that they end at the same time
+            team.hang_up()
+        ends_by = time.monotonic() + (FAILED_END_S if any(team.is_broken for team in self._teams) else END_S)
         for team in self._teams:
-            team.close()
+            team.end(ends_by)
         self._teams = []
 
     def _in_shares(
@@ -164,9 +181,16 @@ def further_gpus() -> list[str]:
 
 
 def spread_over_gpus(
-    make: Callable[..., Made], arguments: Mapping[str, Any], *, profile: GpuProfile
+    make: Callable[..., Made],
+    arguments: Mapping[str, Any],
+    *,
+    profile: GpuProfile,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Spread[Made] | None:
     """Start a program on each further GPU of the stage, or teams on all of them if the profile says so.
+
+    Args:
+        meanwhile: done here in any case, while programs start.
 
     Returns:
         None: the stage has one GPU, or none, and holds the model itself.
@@ -174,9 +198,12 @@ def spread_over_gpus(
     team = profile.tensor_parallel
     if team > 1:
         gpus = [gpu for members in teams_of_gpus(profile) for gpu in members.split(",")]
-        return Spread(make, arguments, gpus=gpus, team=team)
-    gpus = further_gpus()
-    return Spread(make, arguments, gpus=gpus) if gpus else None
+        limit_s, advice = profile.collective_timeout_s, setting_to_change(profile, ())
+        return Spread(make, arguments, gpus=gpus, team=team, limit_s=limit_s, advice=advice, meanwhile=meanwhile)
+    if gpus := further_gpus():
+        return Spread(make, arguments, gpus=gpus, meanwhile=meanwhile)
+    meanwhile()
+    return None
 
 
 def teams_of_gpus(profile: GpuProfile) -> list[str]:

@@ -19,7 +19,8 @@ from containers.harness.errors import StageError
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_END_S = 10.0
+# Until programs that are idle have ended; and those of which one waits for another that failed.
+END_S, FAILED_END_S = 10.0, 1.0
 # After a member of a team failed: for so long its others may still answer, before they are taken to wait for it.
 _REST_S = 30.0
 
@@ -31,18 +32,20 @@ class ProgramError(StageError, RuntimeError):
 class Team:
     """Programs that hold one model together; the first one's answer counts."""
 
-    def __init__(self, gpus: Sequence[str]) -> None:
+    def __init__(self, gpus: Sequence[str], *, limit_s: int, advice: str) -> None:
+        self._limit_s, self._advice = limit_s, advice
         self._folder = tempfile.TemporaryDirectory(prefix="team-")
         self._programs = [_Program(gpu) for gpu in gpus]
         self.connections = [program.connection for program in self._programs]
         self.leader: Connection = self.connections[0]
         self.is_asked = False
+        self.is_broken = False
 
     def make(self, make: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
         """Have the programs join, and make their parts."""
         size, store = len(self._programs), str(Path(self._folder.name, "store"))
         for rank, program in enumerate(self._programs):
-            member = Membership(store, rank, size) if size > 1 else None
+            member = Membership(store, rank, size, self._limit_s, self._advice) if size > 1 else None
             program.send((make, dict(arguments), member))
         self.is_asked = True
 
@@ -68,6 +71,7 @@ class Team:
             seconds = None if failure is None else max(0.0, ends_by - time.monotonic())
             ready = wait(list(left), timeout=seconds)
             if not ready and failure is not None:
+                self.is_broken = True
                 raise StageError(f"{failure} The programs that hold the model with it wait for it.") from failure
             for connection in ready:
                 program = left.pop(connection)  # type: ignore[call-overload]
@@ -88,12 +92,15 @@ class Team:
             except (StageError, torch.OutOfMemoryError):
                 return
 
-    def close(self) -> None:
-        """End the programs."""
+    def hang_up(self) -> None:
+        """Close the pipes, at which the programs end."""
         for program in self._programs:
             program.connection.close()
+
+    def end(self, ends_by: float) -> None:
+        """Wait for the programs until that time of the clock, and kill those that are left."""
         for program in self._programs:
-            program.close()
+            program.end(ends_by)
         self._folder.cleanup()
 
 
@@ -140,11 +147,10 @@ class _Program:
             raise ProgramError(f"{where} failed: {value}")
         return value
 
-    def close(self) -> None:
-        """End it: it ends by itself when its pipe is closed, and is killed if it does not."""
-        self.connection.close()
+    def end(self, ends_by: float) -> None:
+        """Wait for its end, which comes by itself when its pipe is closed; kill it at that time of the clock."""
         try:
-            self._process.wait(_END_S)
+            self._process.wait(max(0.0, ends_by - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

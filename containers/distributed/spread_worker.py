@@ -5,10 +5,12 @@ is closed.
 """
 
 import ctypes
+import faulthandler
 import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,8 +18,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 DONE, REFUSED, FAILED, FULL = "done", "refused", "failed", "full"
-# For one collective of a team, whose members get the same work at the same time.
-_COLLECTIVE_S = 600
+# Until the members of a team have added up a number. Each has started by then.
+_CONNECT_S = 180
 _DIE_WITH_PARENT = 1  # of prctl(2)
 
 
@@ -27,11 +29,15 @@ class Membership:
 
     Attributes:
         store: file at which the members meet.
+        limit_s: for one collective; the members get the same work at the same time.
+        advice: the setting to change if they do not reach each other.
     """
 
     store: str
     rank: int
     size: int
+    limit_s: int
+    advice: str
 
 
 def serve(connection: Connection) -> None:
@@ -52,7 +58,7 @@ def serve(connection: Connection) -> None:
                 answer = (DONE, task(made, given))
             else:
                 device = "cuda" if torch.cuda.is_available() else "cpu"
-                join(*member, device=device)
+                join(*member, device=device, connection=connection)
                 made, is_made, answer = task(**given, device=device), True, (DONE, None)
         except torch.OutOfMemoryError as error:
             answer = (FULL, str(error))
@@ -64,23 +70,43 @@ def serve(connection: Connection) -> None:
         connection.send(answer)
 
 
-def join(member: Membership | None, *, device: str) -> None:
-    """Meet the others of the team; alone, do nothing."""
+def join(member: Membership | None, *, device: str, connection: Connection) -> None:
+    """Meet the others of the team, and add up a number with them; alone, do nothing.
+
+    Ends the process if that takes too long, for nothing inside it can be interrupted.
+    """
     if member is None:
         return
+    import torch
     from torch import distributed
+
+    from containers.harness.errors import StageError
 
     # transformers reads them. A program sees its own GPU only, which is its first.
     os.environ |= {"RANK": str(member.rank), "WORLD_SIZE": str(member.size), "LOCAL_RANK": "0"}
     if device == "cpu":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+    def give_up() -> None:
+        what = f"{member.size} programs that are to hold a model together could not add up a number in {_CONNECT_S} s"
+        connection.send((REFUSED, StageError(f"{what}: {member.advice}.")))
+        os._exit(1)
+
+    timer = threading.Timer(_CONNECT_S, give_up)
+    timer.daemon = True
+    timer.start()
     distributed.init_process_group(
         "nccl" if device == "cuda" else "gloo",
         init_method=f"file://{member.store}",
         rank=member.rank,
         world_size=member.size,
-        timeout=timedelta(seconds=_COLLECTIVE_S),
+        timeout=timedelta(seconds=member.limit_s),
     )
+    found = torch.ones(1, device=device)
+    distributed.all_reduce(found)
+    if found.item() != member.size:
+        raise StageError(f"{member.size} programs added up ones to {found.item():g}: {member.advice}.")
+    timer.cancel()
 
 
 if __name__ == "__main__":
@@ -88,5 +114,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # A member of a team may wait for others when the stage is gone, and would not notice that its pipe is closed.
     ctypes.CDLL(None, use_errno=True).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    # As the stage's program: where it hangs, its stacks go to the log.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.disable(logging.WARNING)
     serve(Connection(int(sys.argv[1])))

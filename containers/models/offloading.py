@@ -113,3 +113,14 @@ def places(auto_class: Any, folder: Path, *, here: int | str, elsewhere: str, sh
 def is_spilled(model: nn.Module) -> bool:
     """Whether accelerate holds a part of the model elsewhere."""
     return any(weight.is_meta for weight in model.parameters())
+
+
+def held_weight(layer: nn.Module) -> torch.Tensor:
+    """Return a layer's weight where it is held: in host memory, if accelerate copies it to the GPU to compute."""
+    part: Any = layer
+    if not part.weight.is_meta:
+        weight: torch.Tensor = part.weight
+        return weight
+    hooks = getattr(part._hf_hook, "hooks", [part._hf_hook])
+    held: torch.Tensor = next(one.weights_map for one in hooks if one.weights_map is not None)["weight"]
+    return held

@@ -32,14 +32,18 @@ def reward_model_over_gpus(folder: Path, profile: GpuProfile) -> tuple[PreTraine
         DivergedError: a weight is NaN or infinite.
     """
     dtype, team = compute_dtype(profile), profile.tensor_parallel
+    found: list[PreTrainedModel] = []
+
+    def load() -> None:
+        found.append(load_reward_model(folder, dtype=dtype, device=compute_device(profile)))
+
     if team > 1:
         require_divisible(AutoModelForSequenceClassification, folder, share_of=team)
-        model = shell(AutoModelForSequenceClassification, folder, dtype=dtype)
-        give_pad_token(model, folder)
-    else:
-        model = load_reward_model(folder, dtype=dtype, device=compute_device(profile))
+        found.append(shell(AutoModelForSequenceClassification, folder, dtype=dtype))
+        give_pad_token(found[0], folder)
     arguments = {"folder": folder, "dtype": dtype, "share_of": team}
-    return model, spread_over_gpus(load_classifier, arguments, profile=profile)
+    spread = spread_over_gpus(load_classifier, arguments, profile=profile, meanwhile=load if team == 1 else _nothing)
+    return found[0], spread
 
 
 def load_classifier(folder: Path, dtype: torch.dtype, device: torch.device | str, share_of: int = 1) -> PreTrainedModel:
@@ -52,15 +56,23 @@ def writer_over_gpus(
 ) -> tuple[Writer, Spread[Writer] | None]:
     """Load a saved language model; return it with its tokenizer, and the programs, as `reward_model_over_gpus`."""
     dtype, team = compute_dtype(profile), profile.tensor_parallel
+    found: list[PreTrainedModel] = []
+
+    def load() -> None:
+        found.append(load_causal_model(folder, dtype=dtype, device=compute_device(profile)))
+
     if team > 1:
         require_divisible(AutoModelForCausalLM, folder, share_of=team)
-        model = shell(AutoModelForCausalLM, folder, dtype=dtype)
-    else:
-        model = load_causal_model(folder, dtype=dtype, device=compute_device(profile))
+        found.append(shell(AutoModelForCausalLM, folder, dtype=dtype))
     arguments = {"folder": folder, "dtype": dtype, "share_of": team}
-    return (model, tokenizer), spread_over_gpus(load_writer, arguments, profile=profile)
+    spread = spread_over_gpus(load_writer, arguments, profile=profile, meanwhile=load if team == 1 else _nothing)
+    return (found[0], tokenizer), spread
 
 
 def load_writer(folder: Path, dtype: torch.dtype, device: torch.device | str, share_of: int = 1) -> Writer:
     """Load a saved language model, or a share of it, with its tokenizer, as a program on a further GPU has it."""
     return load_causal_model(folder, dtype=dtype, device=device, share_of=share_of), load_tokenizer(folder)
+
+
+def _nothing() -> None:
+    """Nothing is loaded here: teams hold the model."""

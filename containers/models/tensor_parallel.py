@@ -9,7 +9,8 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
 from containers.contracts.hardware import undivided_heads
-from containers.harness.errors import BadConfigError
+from containers.formatting import one_line
+from containers.harness.errors import BadConfigError, MissingPrerequisiteError
 from containers.models.adapters import is_adapted_model
 
 
@@ -53,10 +54,20 @@ def require_divisible(auto_class: Any, folder: Path, *, share_of: int) -> None:
 
 
 def shell(auto_class: Any, folder: Path, *, dtype: torch.dtype) -> PreTrainedModel:
-    """Return the model without weights: its configuration, shapes and types; a forward through it is an error."""
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    with torch.device("meta"):
-        found: PreTrainedModel = auto_class.from_config(config, dtype=dtype, trust_remote_code=False)
+    """Return the model without weights: its configuration, shapes and types; a forward through it is an error.
+
+    Raises:
+        MissingPrerequisiteError: the folder is no model, or is damaged.
+    """
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        with torch.device("meta"):
+            found: PreTrainedModel = auto_class.from_config(config, dtype=dtype, trust_remote_code=False)
+    except Exception as error:  # of many kinds
+        raise MissingPrerequisiteError(
+            f"The model in {folder} cannot be read: {one_line(str(error), 300)}. Download or save it again, or name "
+            "another one."
+        ) from error
     return found.eval()
 
 

@@ -120,7 +120,9 @@ def _shapes_of(model: PreTrainedModel) -> list[Shape]:
         return []
     key_heads = getattr(config, "num_key_value_heads", None) or heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return [Shape(device, dtype, heads, key_heads, width) for dtype in _DTYPES]
+    # Of a model that programs hold together, each has a share of the heads; some gather all of them.
+    shares = {1, getattr(model, "_tp_size", None) or 1}
+    return [Shape(device, dtype, heads // of, key_heads // of, width) for of in sorted(shares) for dtype in _DTYPES]
 
 
 def _with_trunks(states: Tensor, trees: Sequence[Tree]) -> Tensor:

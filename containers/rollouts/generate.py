@@ -14,6 +14,7 @@ from containers.harness.errors import DivergedError
 from containers.models.over_gpus import Writer
 from containers.models.trial import evaluating
 from containers.scoring.batches import length_batches
+from containers.token_budgets import LOGITS_BYTES
 
 OnBatch: TypeAlias = Callable[[int], None]
 # Error texts of sampling from logits that are not finite, on a CPU and on a GPU.
@@ -251,9 +252,20 @@ def completion_logprobs(
 
 def _read(writer: Writer, batches: Sequence[tuple[list[Completion], int, float]]) -> list[list[float]]:
     """Return the log-probabilities of the completions of each batch."""
-    model = writer[0]
+    model, found = writer[0], []
     with evaluating(model):
-        return [_batch_logprobs(model, batch, pad_id, temperature) for batch, pad_id, temperature in batches]
+        for batch, pad_id, temperature in batches:
+            rows = _rows_of_logits(model, batch)
+            parts = (batch[start : start + rows] for start in range(0, len(batch), rows))
+            found.append([value for part in parts for value in _batch_logprobs(model, part, pad_id, temperature)])
+    return found
+
+
+def _rows_of_logits(model: Any, batch: Sequence[Completion]) -> int:
+    """Return how many of the completions are read at a time, so that their logits take LOGITS_BYTES at most."""
+    longest = max(len(one.prompt_ids) + len(one.completion_ids) for one in batch)
+    one_row = longest * model.config.get_text_config().vocab_size * model.dtype.itemsize
+    return max(1, int(LOGITS_BYTES // one_row))
 
 
 def _batch_logprobs(model: Any, batch: Sequence[Completion], pad_id: int, temperature: float) -> list[float]:

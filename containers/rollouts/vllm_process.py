@@ -1,16 +1,18 @@
 """Processes of vLLM: started apart from the ranks, and never left behind."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any
+
+import psutil
 
 # torchrun's variables for a rank; with them, vLLM's processes would act as that rank.
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
@@ -51,15 +53,29 @@ def watched(llm: Any) -> Any:
 
 
 def end_vllm(llm: Any) -> None:
-    """End its processes, and wait until their GPUs are free. vLLM ignores SIGTERM, and is killed after a second."""
+    """End its processes, and wait until their GPUs are free. vLLM ignores SIGTERM, and is killed after a second.
+
+    Those of one model on several GPUs are children of its process, and end after it.
+    """
     client = llm.llm_engine.engine_core
-    left = [process.sentinel for process in client.resources.engine_manager.processes]
+    left = _all_processes(llm)
     with sigterm_blocked():
         client.shutdown(timeout=_SHUTDOWN_S)
-        ends_by = time.monotonic() + _END_S
-        while left and (seconds := ends_by - time.monotonic()) > 0:
-            gone = wait(left, timeout=seconds)
-            left = [sentinel for sentinel in left if sentinel not in gone]
+        _, alive = psutil.wait_procs(left, timeout=_END_S)
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(alive, timeout=_END_S)
+
+
+def _all_processes(llm: Any) -> list[psutil.Process]:
+    """Return vLLM's processes with their children; empty if they are gone."""
+    found: list[psutil.Process] = []
+    for process in llm.llm_engine.engine_core.resources.engine_manager.processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            own = psutil.Process(process.pid)
+            found += [own, *own.children(recursive=True)]
+    return found
 
 
 @contextmanager
@@ -93,7 +109,7 @@ def _end_with_this_process(llm: Any) -> None:
 
     A guard process waits for the end of a pipe that only this process holds open.
     """
-    pids = [str(process.pid) for process in llm.llm_engine.engine_core.resources.engine_manager.processes]
+    pids = [str(process.pid) for process in _all_processes(llm)]
     command = [sys.executable, "-S", "-c", _GUARD, *pids]
     # Stored on `llm`: the pipe closes when the guard object is freed.
     llm.guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)

@@ -251,18 +251,26 @@ def vllm_writers(
         "seed": seed,
         "num_gpus": profile.tensor_parallel,
     }
-    try:
-        writer = load_vllm_writer(device=compute_device(profile), gpus=own, **arguments)
-    except ValueError as error:  # it checks the model before it uses a GPU
-        raise BadConfigError(f"vLLM cannot load the model in {folder}: {error}. Or {otherwise}.") from error
+    writers: list[tuple[VllmModel, Any]] = []
+
+    def load() -> None:
+        try:
+            writers.append(load_vllm_writer(device=compute_device(profile), gpus=own, **arguments))
+        except ValueError as error:  # it checks the model before it uses a GPU
+            raise BadConfigError(f"vLLM cannot load the model in {folder}: {error}. Or {otherwise}.") from error
+
     spread = None
     try:
-        spread = Spread(load_vllm_writer, arguments, gpus=further) if further else None
-        yield writer, spread, 1 + len(further)
+        if further:
+            spread = Spread(load_vllm_writer, arguments, gpus=further, meanwhile=load)
+        else:
+            load()
+        yield writers[0], spread, 1 + len(further)
     finally:
         if spread is not None:
             spread.close()
-        writer[0].close()
+        for model, _ in writers:
+            model.close()
 
 
 def sleeps(config: TrainPolicyConfig, device: torch.device) -> bool:

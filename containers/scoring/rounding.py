@@ -7,6 +7,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
+from containers.models.offloading import held_weight
 from containers.models.tensor_parallel import share_of_weight
 from containers.models.weights import SCORE_HEAD
 
@@ -83,13 +84,12 @@ def turn_last_bits(model: PreTrainedModel, seeds: list[int]) -> list[None]:
         model: without adapters; in bfloat16, or in float32 with weights that were saved in bfloat16.
     """
     for seed in seeds:
-        generators: dict[torch.device, torch.Generator] = {}
-        for name, layer in model.named_modules():
-            if not isinstance(layer, torch.nn.Linear) or name == SCORE_HEAD:
-                continue
-            weight = share_of_weight(layer.weight.data)
+        layers = [one for name, one in model.named_modules() if isinstance(one, torch.nn.Linear) and name != SCORE_HEAD]
+        for number, layer in enumerate(layers):
+            weight = share_of_weight(held_weight(layer).data)
             bits, last = _LAST_BIT[weight.dtype]
-            generator = generators.setdefault(weight.device, torch.Generator(weight.device).manual_seed(seed))
+            # One for each layer: of others, programs that hold the model together may have shares of another size.
+            generator = torch.Generator(weight.device).manual_seed(seed * len(layers) + number)
             turned = torch.rand(weight.shape, generator=generator, device=weight.device) < _MOVED
             weight.view(bits).bitwise_xor_(turned.to(bits) * last)
     return [None] * len(seeds)

@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
+from transformers import AutoModelForCausalLM
+
 from containers.contracts.configs.answer_sets import CHATS, LM_EVAL, AnswerSetsConfig, StandardSet
 from containers.contracts.names import MODEL_FOLDER, SAMPLED_FILE, SET_ANSWERS_FILE
 from containers.contracts.outcome import Metric
@@ -20,6 +23,7 @@ from containers.harness.progress import progress_of
 from containers.models.loading import load_tokenizer, position_limit
 from containers.models.over_gpus import Writer, writer_over_gpus
 from containers.models.release import release
+from containers.models.tensor_parallel import shell
 from containers.rollouts.chat_pairs import chat_pairs
 from containers.rollouts.harness_tasks import HarnessTask, harness_answers
 from containers.rollouts.prompt_templates import opening_of
@@ -123,10 +127,26 @@ def _writers(
     """Yield a model, to be loaded, with the sets that it answers; tasks of the harness are never vLLM's."""
     of_vllm = [one for one in missing if config.rollout_engine == "vllm" and one.kind != LM_EVAL]
     if of_vllm:
-        longest = max(one.max_completion_length or config.max_completion_length for one in of_vllm)
-        yield _by_vllm(context, folder, longest=config.max_prompt_length + longest), of_vllm
+        positions = position_limit(shell(AutoModelForCausalLM, folder, dtype=torch.bfloat16))
+        longest = max(_longest_answer(config, one, positions=positions) for one in of_vllm)
+        yield _by_vllm(context, folder, longest=min(config.max_prompt_length + longest, positions)), of_vllm
     if others := [one for one in missing if one not in of_vllm]:
         yield _by_transformers(context, config, folder, tokenizer), others
+
+
+def _longest_answer(config: AnswerSetsConfig, task: StandardSet, *, positions: int) -> int:
+    """Return the tokens of an answer to a set.
+
+    Raises:
+        BadConfigError: the model has no position left for a question.
+    """
+    longest = task.max_completion_length or config.max_completion_length
+    if longest >= positions:
+        raise BadConfigError(
+            f"The set {task.name}: max_completion_length {longest} leaves no room for a question; the model has "
+            f"{positions} positions. Lower it."
+        )
+    return longest
 
 
 @contextmanager
@@ -176,12 +196,7 @@ def _answers(
         if spread is not None and spread.is_all:
             return spread.map(writer, harness_answers, [given], sizes=[1])[0]
         return harness_answers(writer, [given])[0]
-    longest, positions = task.max_completion_length or config.max_completion_length, position_limit(language_model)
-    if longest >= positions:
-        raise BadConfigError(
-            f"The set {task.name}: max_completion_length {longest} leaves no room for a question; the model "
-            f"({MODEL_WORDS[model]}) has {positions} positions. Lower it."
-        )
+    _longest_answer(config, task, positions=position_limit(language_model))
     total = config.completions_per_item * sum(1 + len(item.further) for item in items)
     answers = answers_of(
         language_model,

@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM
 
 from containers.contracts.configs.sample_completions import SampleCompletionsConfig
 from containers.contracts.names import MODEL_FOLDER, SAMPLED_FILE
 from containers.contracts.outcome import Metric
+from containers.distributed.devices import compute_dtype
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, DivergedError
 from containers.harness.progress import progress_of
 from containers.models.loading import load_tokenizer, num_embedding_rows, position_limit
 from containers.models.over_gpus import writer_over_gpus
 from containers.models.release import release
+from containers.models.tensor_parallel import shell
 from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
 from containers.rollouts.prompt_templates import opening_of
 from containers.rollouts.prompts import PolicyPrompt, check_lengths, read_evaluation_prompts, seeded_subset
@@ -91,6 +94,9 @@ def _write(
         "seed": context.spec.seed,
         "on_batch": progress_of(context, len(repeated), unit="completions", text=f"{name} writes"),
     }
+    check_lengths(
+        config, max_positions=position_limit(shell(AutoModelForCausalLM, folder, dtype=torch.bfloat16)), name=name
+    )
     completions = _by_vllm(context, config, repeated, folder, settings) if config.rollout_engine == "vllm" else None
     (model, tokenizer), spread = writer_over_gpus(folder, profile, load_tokenizer(folder))
     check_lengths(config, max_positions=position_limit(model), name=name)
@@ -123,6 +129,8 @@ def _by_vllm(
     settings: Mapping[str, Any],
 ) -> list[Completion]:
     """Return completions by vLLM; raises the errors of `vllm_writers`."""
+    positions = position_limit(shell(AutoModelForCausalLM, folder, dtype=compute_dtype(context.spec.profile)))
+    check_lengths(config, max_positions=positions, name="model that vLLM is to load")
     longest = config.max_prompt_length + config.max_completion_length
     with vllm_writers(folder, context.spec.profile, longest=longest, seed=context.spec.seed) as (writer, spread, count):
         # One batch for each, so that vLLM begins a completion when another one ends.

@@ -308,6 +308,7 @@ def _generation_figures(context: PlanContext) -> tuple[Figure, ...]:
         batch_size=config.batch_size,
         tokens=tokens,
         name="policy, then reference",
+        reads=True,
     )
 
 

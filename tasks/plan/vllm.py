@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from containers.contracts.configs.parts.training import VLLM_FRACTION_ALONE, VLLM_SEQUENCES
 from containers.contracts.hardware import GIB, GpuProfile
+from containers.token_budgets import LOGITS_BYTES
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
 from tasks.plan.estimates import TrainingLoad, Work
@@ -147,15 +148,19 @@ def writing_work(
 
 
 def writing_memory(
-    shape: ModelShape, profile: GpuProfile, engine: str, *, batch_size: int, tokens: int, name: str
+    shape: ModelShape, profile: GpuProfile, engine: str, *, batch_size: int, tokens: int, name: str, reads: bool = False
 ) -> tuple[Figure, ...]:
     """Memory of a model, of those called `name`, that writes in an evaluation, and of its cache.
 
     Args:
         profile: of the stage.
         tokens: of the longest prompt with its completion.
+        reads: whether it also gives probabilities of completions.
     """
     devices = profile.tensor_parallel
+    one_row = tokens * shape.vocab_size * estimates.value_bytes(profile)
+    # GPUs that hold a model together gather the logits: beside each share there are two wholes.
+    logits = min(batch_size * one_row, max(LOGITS_BYTES, one_row)) * (3 if devices > 1 else 1) if reads else 0
     weights = estimates.inference_memory(total_parameters(shape, head="language"), profile) // devices
     if engine == "vllm" and profile.num_gpus:
         one = estimates.generation_cache(shape, profile, sequences=1, tokens=tokens) // devices
@@ -163,4 +168,5 @@ def writing_memory(
         share = max(int(VLLM_FRACTION_ALONE * profile.gpu_memory_gib * GIB), weights + one)
         return byte_figures({"vLLM, model and cache; then the model": share, **estimates.cuda_context(profile)})
     cache = estimates.generation_cache(shape, profile, sequences=batch_size, tokens=tokens) // devices
-    return byte_figures({name: weights, "generation cache": cache, **estimates.cuda_context(profile)})
+    what = "generation cache, then logits" if reads else "generation cache"
+    return byte_figures({name: weights, what: max(cache, logits), **estimates.cuda_context(profile)})

@@ -2,10 +2,13 @@
 
 import os
 import signal
+from multiprocessing.connection import Connection
 from typing import Any
 
 from torch import distributed
 
+from containers.distributed import spread_worker
+from containers.distributed.spread_worker import Membership
 from containers.models.tensor_parallel import share_of_weight
 
 
@@ -28,3 +31,9 @@ def dies_in_one(model: Any, asked: list[int]) -> list[int]:
         os.kill(os.getpid(), signal.SIGKILL)
     distributed.barrier()
     return asked
+
+
+def join_alone(member: Membership, connection: Connection) -> None:
+    """Join a team whose other member never comes, with a limit of a second."""
+    spread_worker._CONNECT_S = 1
+    spread_worker.join(member, device="cpu", connection=connection)

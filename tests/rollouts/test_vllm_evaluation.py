@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -64,8 +65,11 @@ def test_programs_that_hold_the_model_together_write_what_one_would(tmp_path: Pa
     try:
         whole = load_writer(folder, torch.float32, "cpu")
         assert generate_completions(*together, PROMPTS, **settings) == generate_completions(*whole, PROMPTS, **settings)  # type: ignore[arg-type]
+        workers = psutil.Process().children(recursive=True)
     finally:
         together[0].close()
+    assert not [worker for worker in workers if worker.is_running() and "EngineCore" in worker.name()]
+    assert not [worker for worker in workers if worker.is_running() and "Worker" in worker.name()]
     demand_no_more_children(before)
 
 

@@ -1,6 +1,8 @@
 """A model that programs hold together computes what a whole one does; what cannot be divided is refused beforehand."""
 
+import multiprocessing
 from collections.abc import Iterator
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ from containers.contracts.names import StageName
 from containers.contracts.records import PolicyEvaluation
 from containers.distributed import spread_team
 from containers.distributed.spread import Spread
+from containers.distributed.spread_worker import Membership
 from containers.harness.errors import BadConfigError, DivergedError, StageError
 from containers.models.over_gpus import load_classifier, load_writer, reward_model_over_gpus, writer_over_gpus
 from containers.rollouts.generate import completion_logprobs, generate_completions
 from containers.scoring.scorer import RewardScorer
 from containers.stages import evaluate_reward_model
-from tests.fakes.team_work import dies_in_one, fails_in_one, numbers_held
+from tests.fakes.team_work import dies_in_one, fails_in_one, join_alone, numbers_held
 from tests.unit.factories.prompt_factory import write_prompts
 from tests.unit.factories.spec_factory import CPU, colour_rows, make_context, write_pairs
 from tests.unit.factories.tiny_policy import evaluated_policy, save_causal_model, save_reward_model, tiny_tokenizer
@@ -145,6 +148,17 @@ def test_a_share_that_is_not_finite_is_refused_with_its_kind(tmp_path: Path) -> 
     whole.save_pretrained(folder)
     with pytest.raises(DivergedError, match=r"down_proj\.weight is not finite"):
         reward_model_over_gpus(folder, TOGETHER)
+
+
+def test_members_that_do_not_meet_say_which_setting_to_change(tmp_path: Path) -> None:
+    first, second = Pipe()
+    member = Membership(str(tmp_path / "store"), 0, 2, 60, "Set nccl.p2p_disable to true")
+    alone = multiprocessing.get_context("spawn").Process(target=join_alone, args=(member, second))
+    alone.start()
+    kind, error = first.recv()
+    alone.join()
+    assert kind == "refused" and str(error).endswith("in 1 s: Set nccl.p2p_disable to true.")
+    assert alone.exitcode == 1
 
 
 def test_a_member_that_fails_or_dies_is_an_error_and_no_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

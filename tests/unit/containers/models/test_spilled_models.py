@@ -3,17 +3,20 @@
 Here layers lie on the disk and come to memory in their turn, as they would come from host memory to a GPU.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from transformers import AutoModelForCausalLM
 
 from containers.models import loading
 from containers.models.loading import load_causal_model
 from containers.models.offloading import is_spilled, places, spilling_arguments
 from containers.packing.logps import row_logps
+from containers.scoring.rounding import allowed_by_trial, turn_last_bits
 from containers.scoring.scorer import RewardScorer
 from tests.unit.factories.tiny_policy import save_causal_model, save_reward_model
 
@@ -77,3 +80,17 @@ def test_what_a_gpu_has_no_room_for_spills(tmp_path: Path, monkeypatch: pytest.M
         "lm_head": 0, "model.embed_tokens": 0, "model.norm": 0, "model.rotary_emb": 0,
         "model.layers.0": 0, "model.layers.1": "cpu",
     }  # fmt: skip
+
+
+def test_bits_are_turned_in_layers_that_lie_elsewhere_too_and_turned_back(tmp_path: Path) -> None:
+    folder = save_reward_model(tmp_path / "model")
+    found = []
+    for spills in (False, True):
+        scorer = RewardScorer.load(folder, device="cpu", dtype=torch.bfloat16, max_length=200, batch_size=4)
+        if spills:  # as accelerate holds a layer in host memory beside a GPU
+            cpu_offload(scorer.model.get_submodule("model.layers.1"), execution_device=torch.device("cpu"))
+        before = scorer.score(TALKS)
+        allowed = allowed_by_trial(partial(scorer.everywhere, turn_last_bits), partial(scorer.score, TALKS))
+        assert scorer.score(TALKS) == before
+        found.append(allowed)
+    assert found[0] == found[1] > 0

@@ -221,3 +221,12 @@ def test_torchs_own_kernel_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatc
     assert found.shape == (1, ROWS["pairs"][-1].end, HEADS, WIDTH)
     gradients = torch.autograd.grad(found.sum(), (query, key, value))
     assert [part.shape for part in gradients] == [query.shape, key.shape, value.shape]
+
+
+def test_a_share_of_the_heads_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_causal_model(tiny_tokenizer())
+    monkeypatch.setattr(tree_kernel, "device_of", lambda _: torch.device("cuda"))
+    heads = {(shape.heads, shape.key_heads) for shape in tree_kernel._shapes_of(model)}
+    assert heads == {(4, 2)}
+    model._tp_size = 2
+    assert {(shape.heads, shape.key_heads) for shape in tree_kernel._shapes_of(model)} == {(4, 2), (2, 1)}

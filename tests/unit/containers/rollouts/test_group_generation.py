@@ -35,7 +35,13 @@ pytestmark = pytest.mark.stages
 PAD = 0
 NEW_TOKENS = 12
 LENGTHS = (1, 7, 40, 130)
-ADAPTERS = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def adapters() -> LoraConfig:
+    """New each time: PEFT writes the names of the model's layers into it."""
+    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
 LOGGED = "Completions are generated with each prompt computed "
 
 
@@ -44,7 +50,7 @@ def policy(*, lora: bool = False, dtype: torch.dtype = torch.float32) -> Any:
     found = tiny_causal_model(tiny_tokenizer(), seed=2).to(dtype)
     if not lora:
         return found
-    found = get_peft_model(found, ADAPTERS)
+    found = get_peft_model(found, adapters())
     torch.manual_seed(1)
     with torch.no_grad():
         for weight in found.parameters():
@@ -224,7 +230,7 @@ def test_the_trainer_draws_the_completions_that_trl_draws(tmp_path: Path, lora: 
         ),
         train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in texts]),
         processing_class=AutoTokenizer.from_pretrained(start),
-        peft_config=ADAPTERS if lora else None,
+        peft_config=adapters() if lora else None,
     )
     computed: list[int] = []
     trl.model.get_input_embeddings().register_forward_hook(lambda _, given, __: computed.append(given[0].numel()))

@@ -8,7 +8,6 @@ torch, transformers and PEFT: then look which it was, and count again.
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from copy import copy
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 
 from containers.rollouts.continuous_batching import batching
 from containers.rollouts.shared_prompts import sharing
-from tests.unit.containers.rollouts.test_group_generation import ADAPTERS, generated, rows
+from tests.unit.containers.rollouts.test_group_generation import adapters, generated, rows
 from tests.unit.factories.tiny_policy import tiny_config, tiny_tokenizer
 
 pytestmark = pytest.mark.stages
@@ -50,7 +49,7 @@ class _Launches(TorchDispatchMode):
 def made(layers: int, *, lora: bool) -> Any:
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(tiny_config(tiny_tokenizer(), num_hidden_layers=layers)).eval()
-    return get_peft_model(model, copy(ADAPTERS)) if lora else model  # PEFT writes the names of the layers into it
+    return get_peft_model(model, adapters()) if lora else model
 
 
 @pytest.fixture
