@@ -130,11 +130,12 @@ class GpuProfile(Frozen):
     )
     tensor_parallel: int = Field(
         1,
+        strict=True,
         ge=1,
         le=16,
         description="GPUs that hold one model together where models answer or score (evaluate_reward_model, "
         "sample_completions, answer_sets, evaluate_policy, `rlhf score`), for models too large for one; it divides "
-        "the model's heads",
+        "the model's heads. On a CPU: programs, to try it",
     )
     nccl: NcclSettings = Field(NcclSettings(), description="How the GPUs talk to each other")
     torch: TorchSettings = Field(TorchSettings(), description="Memory allocator, and torch's reaction to a hang")
@@ -217,7 +218,8 @@ class GpuProfile(Frozen):
                 "to bf16."
             )
         if self.num_gpus and self.tensor_parallel > self.num_gpus:
-            raise ValueError(f"tensor_parallel is {self.tensor_parallel}, and the profile has {self.num_gpus} GPUs.")
+            has = "1 GPU" if self.num_gpus == 1 else f"{self.num_gpus} GPUs"
+            raise ValueError(f"tensor_parallel is {self.tensor_parallel}, and the profile has {has}.")
         if self.distribution == "fsdp" and self.num_processes == 1:
             raise ValueError("distribution fsdp divides a model over ranks, and num_processes is 1. Use ddp.")
         return self

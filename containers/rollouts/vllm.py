@@ -36,8 +36,8 @@ from containers.packing.logps import causal_of
 from containers.rollouts.engines import Rollouts, generating_by
 from containers.rollouts.prompts import equal_rows, prompts_of, with_completions
 from containers.rollouts.trial import TrialRows
-from containers.rollouts.vllm_process import end_vllm, sigterm_blocked
-from containers.rollouts.vllm_server import ELSE, load_together, load_vllm, sleeps
+from containers.rollouts.vllm_process import ELSE, end_vllm, sigterm_blocked
+from containers.rollouts.vllm_server import load_together, load_vllm, sleeps
 from containers.rollouts.vllm_trial import TRIAL_TOKENS, replays, try_given
 
 logger = logging.getLogger(__name__)

@@ -13,6 +13,10 @@ from multiprocessing.connection import wait
 from typing import Any
 
 import psutil
+import torch
+
+from containers.harness.errors import BadConfigError
+from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
 
 # torchrun's variables for a rank; with them, vLLM's processes would act as that rank.
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
@@ -40,6 +44,7 @@ with contextlib.suppress(OSError):
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(process, signal.SIGKILL)
 """
+ELSE = "use train_policy.rollout_engine: shared_prompts instead"
 _SHUTDOWN_S = 1.0
 # After which a process that was killed is not waited for any longer.
 _END_S = 10.0
@@ -142,3 +147,22 @@ def apart_from_ranks(gpus: str, *, cache_gib: int) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         os.environ.clear()
         os.environ.update(before)
+
+
+def vllm_gpus(device: torch.device, num_gpus: int, environment: dict[str, str]) -> str:
+    """Return the GPUs for vLLM, as CUDA_VISIBLE_DEVICES: those without a rank, or this rank's.
+
+    Raises:
+        BadConfigError: the profile has another number of GPUs without a rank.
+    """
+    if num_gpus:
+        left = [name for name in environment.get(ROLLOUT_GPUS_VARIABLE, "").split(",") if name]
+        if len(left) != num_gpus:
+            raise BadConfigError(
+                f"train_policy.vllm_gpus is {num_gpus}, and the profile of this stage has {len(left)} GPUs without a "
+                f"rank (num_rollout_gpus). `rlhf run` sets both; or {ELSE}."
+            )
+        return ",".join(left)
+    visible = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    index = device.index or 0
+    return visible[index] if visible else str(index)

@@ -24,9 +24,8 @@ from containers.distributed.ranks import is_first_rank, of_all_ranks
 from containers.distributed.spread import Spread, teams_of_gpus
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, StageError
-from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
 from containers.models.loading import load_tokenizer
-from containers.rollouts.vllm_process import apart_from_ranks, end_vllm, watched
+from containers.rollouts.vllm_process import ELSE, apart_from_ranks, end_vllm, vllm_gpus, watched
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +33,6 @@ logger = logging.getLogger(__name__)
 _BLACKWELL = 10
 # Completions at the same time without a GPU, where a room is reserved for each.
 _SEQUENCES_ON_CPU = 16
-ELSE = "use train_policy.rollout_engine: shared_prompts instead"
 
 
 def load_vllm(context: StageContext, config: TrainPolicyConfig, model: PreTrainedModel) -> tuple[Any, str]:
@@ -291,25 +289,6 @@ def token_bytes(config: Any, dtype: torch.dtype) -> int:
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     return int(2 * config.num_hidden_layers * heads * width * dtype.itemsize)
-
-
-def vllm_gpus(device: torch.device, num_gpus: int, environment: dict[str, str]) -> str:
-    """Return the GPUs for vLLM, as CUDA_VISIBLE_DEVICES: those without a rank, or this rank's.
-
-    Raises:
-        BadConfigError: the profile has another number of GPUs without a rank.
-    """
-    if num_gpus:
-        left = [name for name in environment.get(ROLLOUT_GPUS_VARIABLE, "").split(",") if name]
-        if len(left) != num_gpus:
-            raise BadConfigError(
-                f"train_policy.vllm_gpus is {num_gpus}, and the profile of this stage has {len(left)} GPUs without a "
-                f"rank (num_rollout_gpus). `rlhf run` sets both; or {ELSE}."
-            )
-        return ",".join(left)
-    visible = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    index = device.index or 0
-    return visible[index] if visible else str(index)
 
 
 def load_together(

@@ -13,7 +13,7 @@ from containers.harness.errors import StageError
 from containers.losses.importance import sampling_kl
 from containers.models.trial import evaluating
 from containers.packing.logps import causal_of, row_logps
-from containers.rollouts.vllm_server import ELSE
+from containers.rollouts.vllm_process import ELSE
 
 # Adapters of a trial move log-probabilities by at least so many nats a token, in so many tries of twice the last size.
 _LEAST_MOVE, _TRIES = 1.0, 16

@@ -11,11 +11,9 @@ from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from containers.contracts.schedule import ScheduleError
 from tasks.plan.figures import PlanContext, StagePlan
-from tasks.plan.fit import DIVISIBLE, TRAININGS, is_allowed, may_divide_policy, with_settings
+from tasks.plan.fit import DIVISIBLE, ROOM, TRAININGS, is_allowed, may_divide_policy, with_settings
 from tasks.plan.limits import memory_bytes
 
-# Of a GPU's memory; estimates may be off, and a pack may be longer than those looked at.
-_ROOM = 0.92
 # Assumed: divided layers are gathered twice in every step.
 _DIVIDED_FACTOR = 1.1
 # Other packs must save so much time to be proposed for it: what launches take is a coarse estimate.
@@ -68,7 +66,7 @@ def fitting_settings(
 
 
 def _of_stage(context: PlanContext, planned: StagePlan, planner: Callable[[PlanContext], StagePlan]) -> list[Choice]:
-    most = _ROOM * context.profile.gpu_memory_gib * GIB
+    most = ROOM * context.profile.gpu_memory_gib * GIB
     tried = (_tried(changed, planned, changes, planner) for changes, changed in _variants(context, planned))
     fitting = [choice for choice in tried if choice is not None and choice.memory_bytes <= most]
     best: dict[tuple[str, ...], Choice] = {}

@@ -51,8 +51,12 @@ def _line(kind: FailureKind, planned: Shape, *, host: Host, runtime: RuntimeSect
 
 Planners = Mapping[StageName, Callable[[PlanContext], StagePlan]]
 
-# Estimates of memory may be 15 % off: a stage is refused only beyond that, and advice must fit even with it.
+# Estimates of memory may be 15 % off: a stage is refused only beyond that.
 _ERROR = 1.15
+# Of a GPU's memory, for what is proposed: a pack may be longer than those looked at.
+ROOM = 0.92
+# Parts of a stage's memory that a refusal names.
+_NAMED_PARTS = 2
 DIVISIBLE = (StageName.TRAIN_SFT, StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_DPO)
 TRAININGS = (*DIVISIBLE, StageName.TRAIN_POLICY)
 _LENGTHS = {
@@ -62,8 +66,8 @@ _LENGTHS = {
     StageName.TRAIN_POLICY: "max_prompt_length",
 }
 _SHORTEST_TOKENS = 256
-# A change of the configuration: its key, its new value as text, and the run with it.
-_Change = tuple[str, str, PlanContext]
+# A change of the configuration: what `--set` takes, or another option with its value; and the run with it.
+_Change = tuple[tuple[str, ...], PlanContext]
 
 
 def unfit_mistakes(context: PlanContext, stages: Sequence[StagePlan], *, planners: Planners) -> Iterator[Mistake]:
@@ -90,15 +94,47 @@ def _mistake(
     profile = context.profile
     shape = " even with one example at a time and gradient checkpointing" if stage in TRAININGS else ""
     problem = (
-        f"{stage.value}: {needed / GIB:.0f} GiB per GPU are estimated{shape}, and profile `{profile.name}` has "
-        f"{profile.gpu_memory_gib:g}."
+        f"{needed / GIB:.0f} GiB per GPU are estimated{shape} ({_largest_parts(context, stage, planner)}), and profile "
+        f"`{profile.name}` has {profile.gpu_memory_gib:g}."
     )
-    for key, words, changed in _changes(context, stage):
-        fits = _needed(_smallest_shape(changed, stage), planner)
-        if fits is not None and fits * _ERROR <= changed.profile.gpu_memory_gib * GIB:
-            told = problem.removeprefix(f"{stage.value}: ") if key.startswith(f"{stage.value}.") else problem
-            return Mistake(key, f"{told} The smallest change that fits: {words} ({fits / GIB:.0f} GiB).")
-    return Mistake("gpu_profile", f"{problem} No setting and no profile here makes it fit; take a smaller model.")
+    found = _first_that_fits(context, stage, planner)
+    if found is None:
+        return Mistake(
+            "gpu_profile",
+            f"{stage.value}: {problem} No setting that is tried here makes it fit. Take larger GPUs or smaller models.",
+        )
+    settings, fits, is_close = found
+    key = settings[0].partition("=")[0]
+    told = problem if key.startswith(f"{stage.value}.") else f"{stage.value}: {problem}"
+    close = ", which may just fit" if is_close else ""
+    return Mistake(
+        key if "." in key else "gpu_profile",
+        f"{told} The smallest change that fits: `{' '.join(settings)}` ({fits / GIB:.0f} GiB{close}).",
+    )
+
+
+def _first_that_fits(
+    context: PlanContext, stage: StageName, planner: Callable[[PlanContext], StagePlan]
+) -> tuple[tuple[str, ...], float, bool] | None:
+    """Return the first change with room to spare, its bytes, and False; else the first without, and True."""
+    close: tuple[tuple[str, ...], float, bool] | None = None
+    for settings, changed in _changes(context, stage):
+        is_here = changed.profile.gpu_memory_gib == context.profile.gpu_memory_gib
+        if close is not None and not is_here:
+            return close
+        fits, limit = _needed(_smallest_shape(changed, stage), planner), changed.profile.gpu_memory_gib * GIB
+        if fits is not None and fits <= ROOM * limit:
+            return settings, fits, False
+        if fits is not None and fits <= limit and is_here and close is None:
+            close = settings, fits, True
+    return close
+
+
+def _largest_parts(context: PlanContext, stage: StageName, planner: Callable[[PlanContext], StagePlan]) -> str:
+    """The parts of the memory that take most, as text."""
+    plan = planner(replace(_smallest_shape(context, stage), mistakes=[]))
+    parts = sorted(plan.memory, key=lambda part: part.value or 0, reverse=True)[:_NAMED_PARTS]
+    return ", ".join(f"{part.name} {(part.value or 0) / GIB:.0f} GiB" for part in parts)
 
 
 def _changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
@@ -115,13 +151,26 @@ def _all_changes(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     yield from _offloaded(context, stage)
     yield from _held_together(context, stage)
     yield from _quantized(context, stage)
-    for key, _, divided in _divided(context, stage):
-        yield from ((more, f"{words} and `{key}: fsdp`", both) for more, words, both in _quantized(divided, stage))
+    yield from _both(context, stage, _quantized, _divided)
+    yield from _without_vllm(context, stage)
+    yield from _both(context, stage, _without_vllm, _quantized)
+    yield from _smaller_batches(context, stage)
     yield from _shorter(context, stage)
-    for key, words, adapted in _adapters(context, stage):
-        yield key, words, adapted
-        yield from ((key, f"{words}, and {more}", both) for _, more, both in _quantized(adapted, stage))
+    yield from _adapters(context, stage)
+    yield from _both(context, stage, _adapters, _quantized)
+    if stage is StageName.TRAIN_POLICY and context.config.trains_reward_model:  # then on the policy's own weights
+        yield from _adapters(context, StageName.TRAIN_REWARD_MODEL)
     yield from _larger_gpus(context, stage)
+
+
+def _both(
+    context: PlanContext,
+    stage: StageName,
+    first: Callable[[PlanContext, StageName], Iterator[_Change]],
+    second: Callable[[PlanContext, StageName], Iterator[_Change]],
+) -> Iterator[_Change]:
+    for settings, changed in first(context, stage):
+        yield from (((*settings, *more), both) for more, both in second(changed, stage))
 
 
 def is_allowed(context: PlanContext) -> bool:
@@ -143,29 +192,23 @@ def _offloaded(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     section = getattr(context.config, stage.value, None)
     if stage not in TRAININGS or section is None or section.optimizer.offload:
         return
-    divided = list(_divided(context, stage)) if not _divides(context, section) else [("", "", context)]
-    for words, _, changed in divided:
+    divided = list(_divided(context, stage)) if not _divides(context, section) else [((), context)]
+    for settings, changed in divided:
         optimizer = section.optimizer.model_copy(update={"offload": True})
         frozen = {"offload_frozen": True} if stage is StageName.TRAIN_POLICY else {}
-        frozen_too = ", `offload_frozen: true`" if frozen else ""
-        key = f"{stage.value}.optimizer.offload"
-        first = f"`{words}: fsdp` and " if words else ""
-        yield (
-            key,
-            f"{first}`{key}: true`{frozen_too}",
-            with_settings(changed, stage, {"optimizer": optimizer, **frozen}),
-        )
+        more = (f"{stage.value}.optimizer.offload=true", *(f"{stage.value}.{name}=true" for name in frozen))
+        yield (*more, *settings), with_settings(changed, stage, {"optimizer": optimizer, **frozen})
 
 
 def _divided(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     """Divide the model over the profile's ranks."""
     profile = context.profile
     if stage is StageName.TRAIN_POLICY and may_divide_policy(context):
-        yield "train_policy.distribution", "`fsdp`", with_settings(context, stage, {"distribution": "fsdp"})
+        yield ("train_policy.distribution=fsdp",), with_settings(context, stage, {"distribution": "fsdp"})
     if stage not in DIVISIBLE or profile.num_processes == 1 or profile.distribution == "fsdp":
         return
     changed = replace(context, profile=profile.model_copy(update={"distribution": "fsdp"}))
-    yield "gpu_profile.distribution", "`distribution: fsdp` in the profile", changed
+    yield ("gpu_profile.distribution=fsdp",), changed
 
 
 def _held_together(context: PlanContext, stage: StageName) -> Iterator[_Change]:
@@ -176,7 +219,7 @@ def _held_together(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     for count in range(profile.tensor_parallel + 1, profile.num_gpus + 1):
         changed = replace(context, profile=profile.model_copy(update={"tensor_parallel": count}))
         if not any(undivided_models(changed)):
-            yield "gpu_profile.tensor_parallel", f"`{count}`", changed
+            yield (f"gpu_profile.tensor_parallel={count}",), changed
 
 
 def undivided_models(context: PlanContext) -> Iterator[str]:
@@ -202,7 +245,30 @@ def _quantized(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     if stage not in TRAININGS or section is None or section.lora is None or section.quantization is not None:
         return
     if getattr(section, "rollout_engine", "") != "vllm":
-        yield f"{stage.value}.quantization", "`nf4`", with_settings(context, stage, {"quantization": "nf4"})
+        yield (f"{stage.value}.quantization=nf4",), with_settings(context, stage, {"quantization": "nf4"})
+
+
+def _without_vllm(context: PlanContext, stage: StageName) -> Iterator[_Change]:
+    """Let the ranks write by themselves."""
+    if stage is StageName.TRAIN_POLICY and context.config.train_policy.rollout_engine == "vllm":
+        given = context.config.train_policy
+        usual = {"vllm_gpus": 0, "vllm_memory_fraction": None, "vllm_sleeps": True}
+        update = {name: value for name, value in usual.items() if getattr(given, name) != value}
+        shown = [f"train_policy.{name}={str(value).lower().replace('none', 'null')}" for name, value in update.items()]
+        changed = with_settings(context, stage, {"rollout_engine": "shared_prompts", **update})
+        yield ("train_policy.rollout_engine=shared_prompts", *shown), changed
+
+
+def _smaller_batches(context: PlanContext, stage: StageName) -> Iterator[_Change]:
+    """Let each rank write fewer completions at a time: it writes all of its part of a batch together."""
+    policy, profile = context.config.train_policy, context.profile
+    if stage is not StageName.TRAIN_POLICY or policy.rollout_batch_size is not None:
+        return
+    least = policy.num_generations * config_profile(profile, policy).num_processes
+    batch = policy.global_batch_size or profile.default_global_batch_size
+    while (batch := batch // 2 // least * least) >= least:
+        changed = with_settings(context, stage, {"global_batch_size": batch})
+        yield (f"train_policy.global_batch_size={batch}",), changed
 
 
 def _shorter(context: PlanContext, stage: StageName) -> Iterator[_Change]:
@@ -212,7 +278,7 @@ def _shorter(context: PlanContext, stage: StageName) -> Iterator[_Change]:
         return
     length = getattr(section, name) // 2
     while length >= _SHORTEST_TOKENS:
-        yield f"{stage.value}.{name}", f"`{length}`", with_settings(context, stage, {name: length})
+        yield (f"{stage.value}.{name}={length}",), with_settings(context, stage, {name: length})
         length //= 2
 
 
@@ -223,9 +289,9 @@ def _adapters(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     lora = LoraSettings()
     is_reward_model = stage is StageName.TRAIN_REWARD_MODEL
     trainable = {"trainable": "lora"} if is_reward_model else {}
-    both = " and `trainable: lora`" if is_reward_model else ""
-    words = f"`lora: {{r: {lora.r}, alpha: {lora.alpha}}}`{both}, adapters in place of all weights"
-    yield f"{stage.value}.lora", words, with_settings(context, stage, {"lora": lora, **trainable})
+    more = (f"{stage.value}.{name}={value}" for name, value in trainable.items())
+    settings = (f"{stage.value}.lora={{r: {lora.r}, alpha: {lora.alpha}}}", *more)
+    yield settings, with_settings(context, stage, {"lora": lora, **trainable})
 
 
 def _larger_gpus(context: PlanContext, stage: StageName) -> Iterator[_Change]:
@@ -233,7 +299,7 @@ def _larger_gpus(context: PlanContext, stage: StageName) -> Iterator[_Change]:
     profiles = [profile for profile in shipped_profiles() if profile.gpu_memory_gib > context.profile.gpu_memory_gib]
     for profile in sorted(profiles, key=lambda profile: (profile.gpu_memory_gib, profile.num_gpus)):
         config = context.config.model_copy(update={"gpu_profile": profile})
-        yield "gpu_profile", f"{stage.value} on `{profile.name}`", replace(context, config=config, profile=profile)
+        yield (f"--profile {profile.name}",), replace(context, config=config, profile=profile)
 
 
 def _smallest_shape(context: PlanContext, stage: StageName) -> PlanContext:

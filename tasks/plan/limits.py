@@ -226,8 +226,9 @@ def likely_troubles(context: PlanContext, stages: Sequence[StagePlan]) -> Iterat
             )
         if is_on_gpu(context, stage.stage) and memory_bytes(stage) > context.profile.gpu_memory_gib * GIB:
             yield (
-                f"{stage.stage.value}: {memory_bytes(stage) / GIB:.0f} GiB per GPU are estimated, and profile "
-                f"`{context.profile.name}` has {context.profile.gpu_memory_gib:g}."
+                f"{stage.stage.value}: {memory_bytes(stage) / GIB:.1f} GiB per GPU are estimated, and profile "
+                f"`{context.profile.name}` has {context.profile.gpu_memory_gib:g}. It may start again in a smaller "
+                "shape, which takes longer; `rlhf plan --choose` lists settings that fit."
             )
         yield from too_long_troubles(context, stage.stage)
         yield from _many_epochs(context, stage)

@@ -27,7 +27,7 @@ from tasks.plan.inputs.pair_sample import expanded_bytes
 from tasks.plan.judges import judges_memory, judges_work, uncounted_judges
 from tasks.plan.limits import bootstrap
 from tasks.plan.load import longest_conversation, longest_prompt, mean_conversation, mean_prompt_tokens
-from tasks.plan.vllm import num_teams, writing_memory, writing_work
+from tasks.plan.vllm import num_teams, team_figures, writing_memory, writing_work
 
 # English text with its keys and labels.
 _SUITE_BYTES_PER_TOKEN = 4.0
@@ -180,6 +180,7 @@ def plan_evaluate_reward_model(context: PlanContext) -> StagePlan:
         figures=(
             count_figure("test pairs", pairs, "pairs"),
             Figure("suites beside them", len(config.suites), "suites", "exact"),
+            *team_figures(profile),
             *([Figure("tokens of the suites", suite_tokens, "tokens", "estimated", how)] if suite_tokens else []),
         ),
         memory=memory,
@@ -241,7 +242,7 @@ def _of_completions(
 ) -> StagePlan:
     return replace(
         context.plan_of(stage),
-        figures=(count_figure("prompts", prompts, "prompts"),),
+        figures=(count_figure("prompts", prompts, "prompts"), *team_figures(stage_profile(context.profile, stage))),
         memory=memory,
         host_memory=_host_memory(memory, stage_profile(context.profile, stage)),
         work=work_figure(work, missing=context.missing),

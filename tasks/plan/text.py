@@ -108,13 +108,15 @@ def choice_lines(plan: RunPlan) -> list[str]:
         f"Settings that fit {plan.profile.gpu_memory_gib:g} GiB with room to spare, those with weights of full "
         f"precision first, then by time (estimated). {HOW_RANKED}"
     ]
+    limit = plan.profile.gpu_memory_gib * GIB
+    fits_as_it_is = {one.stage for one in plan.stages if memory_bytes(one) <= limit}
     for stage in dict.fromkeys(choice.stage for choice in plan.choices):
         lines.append(f"  {stage.value}")
         own = [choice for choice in plan.choices if choice.stage is stage]
         for number, choice in enumerate(own, start=1):
             took = "?" if choice.seconds is None else duration_text(choice.seconds)
             how = " ".join(f"--set {change}" for change in choice.changes) or "as configured"
-            saved = _saved_text(choice.saved_seconds)
+            saved = _saved_text(choice.saved_seconds) if stage in fits_as_it_is else ""
             lines.append(f"    {number}. {size_text(choice.memory_bytes):>9}  {took:>7}{saved:<14}  {how}")
     return lines
 

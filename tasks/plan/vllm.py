@@ -46,9 +46,16 @@ def vllm_mistakes(context: PlanContext) -> Iterator[Mistake]:
             "train_policy.vllm_memory_fraction",
             f"vLLM has {size_text(share)}, {config.vllm_fraction:g} of {where} ({profile.gpu_memory_gib:g} GiB each); "
             f"the weights take {size_text(weights)}, and one conversation of {longest:,} tokens {size_text(cache)}. "
-            f"Raise it, give vLLM more GPUs (train_policy.vllm_gpus), or use `rollout_engine: "
-            f"shared_prompts`.",
+            f"{_more_for_vllm((weights + cache) / (num_gpus * profile.gpu_memory_gib * GIB), profile)}.",
         )
+
+
+def _more_for_vllm(share: float, profile: GpuProfile) -> str:
+    """What to do where vLLM has less than that share of its GPUs, which it needs."""
+    found = math.ceil(100 * share) / 100
+    told = [f"`train_policy.vllm_memory_fraction={found:g}` or more"] if found < 1 else []
+    told += ["more GPUs (train_policy.vllm_gpus)"] if profile.num_gpus > 1 else []
+    return f"Use {', '.join([*told, '`train_policy.rollout_engine=shared_prompts`'])}"
 
 
 def _undivided(shape: ModelShape, num_gpus: int) -> str:
@@ -111,6 +118,16 @@ def vllm_programs(context: PlanContext) -> int:
 def num_teams(profile: GpuProfile) -> int:
     """How many models an evaluation holds at the same time."""
     return max(1, profile.num_gpus // profile.tensor_parallel)
+
+
+def team_figures(profile: GpuProfile) -> tuple[Figure, ...]:
+    """How many models GPUs hold together, and how many GPUs are left over; nothing where each holds its own."""
+    size, teams = profile.tensor_parallel, num_teams(profile)
+    if size == 1 or not profile.num_gpus:
+        return ()
+    idle = profile.num_gpus - teams * size
+    note = f"{size} GPUs each" + (f"; {idle} idle" if idle else "")
+    return (Figure("held at a time", teams, "models" if teams > 1 else "model", "exact", note),)
 
 
 def writing_work(

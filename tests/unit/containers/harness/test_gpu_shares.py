@@ -6,7 +6,7 @@ import torch
 from containers.contracts.hardware import GpuProfile
 from containers.harness.errors import BadConfigError
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE, part_gpus
-from containers.rollouts.vllm_server import vllm_gpus
+from containers.rollouts.vllm_process import vllm_gpus
 
 pytestmark = pytest.mark.stages
 

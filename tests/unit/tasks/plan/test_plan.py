@@ -155,7 +155,7 @@ def test_a_model_that_does_not_fit_is_shouted_at(production: Path) -> None:
     loaded = load_run_config(production, overrides=["train_reward_model.lora=null"])
     text = render_plan(draft_plan(loaded.config))
     assert "of 48 GiB: MORE THAN THE GPU HAS" in text
-    assert "WARNING: train_reward_model: 119 GiB per GPU are estimated, and profile `7x48gb` has 48." in text
+    assert "WARNING: train_reward_model: 119.0 GiB per GPU are estimated, and profile `7x48gb` has 48." in text
     assert "7.57B = 7,568,409,600 (exact; 100.00%)" in text
 
 

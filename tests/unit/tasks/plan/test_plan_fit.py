@@ -31,8 +31,9 @@ def test_whole_weights_that_no_gpu_of_the_profile_holds_are_refused_for_adapters
     (said,) = refusals("train_reward_model.lora=null", profile="1x48gb")
     assert said == (
         "train_reward_model.lora: 117 GiB per GPU are estimated even with one example at a time and gradient "
-        "checkpointing, and profile `1x48gb` has 48. The smallest change that fits: `lora: {r: 64, alpha: 128}` and "
-        "`trainable: lora`, adapters in place of all weights (21 GiB)."
+        "checkpointing (trained weights, gradients, AdamW 113 GiB, activations 2 GiB), and profile `1x48gb` has 48. "
+        "The smallest change that fits: "
+        "`train_reward_model.lora={r: 64, alpha: 128} train_reward_model.trainable=lora` (21 GiB)."
     )
     # The check says all else too, and the mistake with it.
     assert "MORE THAN THE GPU HAS" in render_plan(
@@ -43,7 +44,7 @@ def test_whole_weights_that_no_gpu_of_the_profile_holds_are_refused_for_adapters
 def test_host_memory_is_offered_before_other_weights_are_trained() -> None:
     (said,) = refusals("train_reward_model.lora=null")
     assert said.startswith("train_reward_model.optimizer.offload: 117 GiB per GPU are estimated")
-    both = "`gpu_profile.distribution: fsdp` and `train_reward_model.optimizer.offload: true`"
+    both = "`train_reward_model.optimizer.offload=true gpu_profile.distribution=fsdp`"
     assert said.endswith(f"The smallest change that fits: {both} (30 GiB).")
     overrides = ["lora=null", "optimizer.offload=true"]
     advised = [f"train_reward_model.{one}" for one in overrides] + ["gpu_profile.distribution=fsdp"]
@@ -61,7 +62,7 @@ def test_the_advised_adapters_are_all_that_a_run_with_whole_weights_has_to_chang
     section = "train_reward_model"
     whole, adapters = f"{section}.trainable=full", f"{section}.lora={{r: 64, alpha: 128}}"
     assert (
-        "`lora: {r: 64, alpha: 128}` and `trainable: lora`"
+        "`train_reward_model.lora={r: 64, alpha: 128} train_reward_model.trainable=lora`"
         in refusals(whole, f"{section}.lora=null", profile="1x48gb")[0]
     )
     with pytest.raises(InvalidConfigError, match="trainable is `full`, which has no adapters"):
@@ -72,13 +73,13 @@ def test_the_advised_adapters_are_all_that_a_run_with_whole_weights_has_to_chang
 
 def test_a_policy_has_no_kind_of_training_to_change_beside_its_adapters() -> None:
     (said,) = refusals("train_policy.lora=null")
-    assert "`lora: {r: 64, alpha: 128}`, adapters in place of all weights" in said
+    assert "`train_policy.lora={r: 64, alpha: 128}`" in said
 
 
 def test_whole_weights_of_a_policy_are_offered_to_be_divided_and_are_gathered_to_write() -> None:
     (said,) = refusals("train_policy.lora=null", profile="8x80gb")
     assert said.startswith("train_policy.distribution: 173 GiB per GPU are estimated")
-    assert said.endswith("The smallest change that fits: `fsdp` (66 GiB).")
+    assert said.endswith("The smallest change that fits: `train_policy.distribution=fsdp` (66 GiB).")
     overrides = ["train_policy.lora=null", "train_policy.distribution=fsdp"]
     plan = plan_run(load_run_config(Path(PRODUCTION), overrides=overrides, profile="8x80gb"))
     assert plan.mistakes == ()
@@ -117,7 +118,7 @@ def test_what_is_offloaded_leaves_the_gpu_and_is_counted_on_the_host() -> None:
 def test_whole_weights_are_offered_to_be_divided_over_the_gpus() -> None:
     (said,) = refusals("train_reward_model.lora=null", profile="8x80gb")
     assert said.startswith("gpu_profile.distribution: train_reward_model: 117 GiB per GPU are estimated")
-    assert "The smallest change that fits: `distribution: fsdp` in the profile (4" in said
+    assert "The smallest change that fits: `gpu_profile.distribution=fsdp` (4" in said
     plan = plan_run(
         load_run_config(
             Path(PRODUCTION),
@@ -141,7 +142,7 @@ def test_examples_that_are_too_long_are_refused_for_the_longest_that_fit() -> No
         profile="1x48gb",
     )
     assert [text.split(":")[0] for text in said] == ["train_reward_model.max_length"]
-    assert "The smallest change that fits: `16384`" in said[0]
+    assert "The smallest change that fits: `train_reward_model.max_length=16384` (" in said[0]
 
 
 @pytest.fixture
@@ -162,13 +163,13 @@ def refusals_of(model: Path, *overrides: str, profile: str) -> list[str]:
 
 def test_what_trains_is_quantized_and_what_answers_or_scores_is_held_by_several_gpus(large: Path) -> None:
     said = refusals_of(large, profile="8x48gb")
-    fewer_bits = [line for line in said if line.endswith("`nf4` (31 GiB).")]
+    fewer_bits = [line for line in said if line.endswith("`train_reward_model.quantization=nf4` (31 GiB).")]
     assert len(fewer_bits) == 1 and fewer_bits[0].startswith("train_reward_model.quantization: 74 GiB per GPU")
     together = [line for line in said if line.startswith("gpu_profile.tensor_parallel: ")]
     assert [line.split(": ")[1] for line in together] == [
         "evaluate_reward_model", "sample_completions", "evaluate_policy",
     ]  # fmt: skip
-    assert all("The smallest change that fits: `2` (3" in line for line in together)
+    assert all("The smallest change that fits: `gpu_profile.tensor_parallel=2` (3" in line for line in together)
     advised = ["train_reward_model.quantization=nf4", "train_policy.quantization=nf4", "gpu_profile.tensor_parallel=2"]
     plan = plan_run(load_run_config(Path(PRODUCTION), overrides=advised, profile="8x48gb"), model_config=large)
     assert plan.mistakes == ()
@@ -187,7 +188,10 @@ def test_gpus_that_do_not_divide_the_heads_are_refused_with_those_that_do(large:
 def test_weights_of_fewer_bits_that_the_ranks_divide_are_offered_where_neither_fits_alone(large: Path) -> None:
     said = refusals_of(large, "gpu_profile.gpu_memory_gib=30", profile="8x40gb")
     (training,) = [line for line in said if line.startswith("train_reward_model")]
-    assert "The smallest change that fits: `nf4` and `gpu_profile.distribution: fsdp` (2" in training
+    assert (
+        "The smallest change that fits: `train_reward_model.quantization=nf4 gpu_profile.distribution=fsdp` (2"
+        in training
+    )
 
 
 @pytest.mark.parametrize("length", [2048, 4096], ids=["a smaller batch", "checkpointing"])
@@ -284,7 +288,23 @@ def test_larger_gpus_are_advised_for_a_policy_beside_vllm_and_none_that_leave_no
     batch = ("train_policy.num_generations=4", "train_policy.global_batch_size=168")
     said = refusals("gpu_profile.gpu_memory_gib=10", *vllm, *batch, profile="8x48gb")
     (policy,) = [line for line in said if "GiB per GPU are estimated" in line and "train_policy" in line]
-    assert "The smallest change that fits: train_policy on `8x40gb` (21 GiB)" in policy
+    assert "The smallest change that fits: `--profile 4x24gb` (21 GiB)" in policy
+
+
+def test_a_policy_that_fits_with_another_engine_or_fewer_completions_at_a_time_is_told_so(project: Path) -> None:
+    shape = project / "configs/model_shapes/qwen3-8b.yaml"
+    vllm = ("train_policy.rollout_engine=vllm", "train_policy.vllm_memory_fraction=0.95")
+    (said,) = refusals_of(shape, *vllm, profile="8x48gb")
+    advised = "train_policy.rollout_engine=shared_prompts train_policy.vllm_memory_fraction=null"
+    assert "vLLM, model and cache, beyond the activations 45 GiB" in said and f"`{advised}` (" in said
+    assert (
+        plan_run(load_run_config(Path(PRODUCTION), overrides=[*vllm, *advised.split()], profile="8x48gb")).mistakes
+        == ()
+    )
+    many = ("train_sft=null", "train_policy.global_batch_size=336", "train_reward_model.global_batch_size=16")
+    (said,) = refusals_of(shape, *many, profile="1x24gb")
+    assert "(generation cache 35 GiB, frozen weights 15 GiB)" in said
+    assert "The smallest change that fits: `train_policy.global_batch_size=" in said
 
 
 def test_settings_without_effect_and_layers_that_are_not_there_are_mistakes() -> None:

@@ -35,7 +35,7 @@ def _choose(smi: pytest.MonkeyPatch, mode: str, *, leased: dict[str, str] | None
         ([GB48] * 7 + [f"{GB48}:38000"], "7x48gb"),
         ([GB48] * 7, "7x48gb"),
         ([GB48] * 6, "4x48gb"),
-        ([GB80] * 4, "4x48gb"),
+        ([GB80] * 4, "4x80gb"),
         ([GB48] * 3, "1x48gb"),
         ([GB80], "1x80gb"),
         ([GB141], "1x141gb"),
