@@ -10,7 +10,8 @@ from containers.contracts.hardware import GIB
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from containers.contracts.schedule import ScheduleError
-from tasks.plan.figures import PlanContext, StagePlan
+from tasks.config.errors import Mistake
+from tasks.plan.figures import Figure, PlanContext, StagePlan
 from tasks.plan.fit import DIVISIBLE, ROOM, TRAININGS, is_allowed, may_divide_policy, with_settings
 from tasks.plan.limits import memory_bytes
 
@@ -39,6 +40,7 @@ class Choice:
         seconds: estimated, of the stage; None: unknown.
         saved_seconds: by which that is less than with the settings of the run; None: unknown.
         has_fewer_bits: whether the frozen weights are quantized.
+        speed: estimated; None: unknown.
     """
 
     stage: StageName
@@ -47,6 +49,7 @@ class Choice:
     seconds: float | None
     saved_seconds: float | None
     has_fewer_bits: bool
+    speed: Figure | None
 
 
 def fitting_settings(
@@ -92,14 +95,18 @@ def _rank(choice: Choice) -> tuple[bool, float, int, float]:
 def _tried(
     context: PlanContext, planned: StagePlan, changes: tuple[str, ...], planner: Callable[[PlanContext], StagePlan]
 ) -> Choice | None:
+    own: list[Mistake] = []
     try:
-        plan = planner(replace(context, mistakes=[]))
+        plan = planner(replace(context, mistakes=own))
     except ScheduleError:
+        return None
+    if any(mistake.key.startswith("train_policy.vllm_") for mistake in own):
         return None
     section = getattr(context.config, planned.stage.value)
     before, seconds = (None if one.time is None else one.time.value for one in (planned, plan))
     saved = None if before is None or seconds is None else before - seconds
-    return Choice(planned.stage, changes, memory_bytes(plan), seconds, saved, section.quantization is not None)
+    fewer_bits, speed = section.quantization is not None, next((f for f in plan.figures if "speed" in f.name), None)
+    return Choice(planned.stage, changes, memory_bytes(plan), seconds, saved, fewer_bits, speed)
 
 
 def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[str, ...], PlanContext]]:
@@ -117,10 +124,17 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
     divides_policy = stage is StageName.TRAIN_POLICY and may_divide_policy(context)
     if divides_policy or (stage in DIVISIBLE and context.profile.num_processes > 1 and not divides):
         distributions.append("fsdp")
-    for quantization, checkpointing, pack, distribution in product(quantizations, _CHECKPOINTING, packs, distributions):
+    engines = [getattr(section, "rollout_engine", None)]
+    if engines[0] not in (None, "vllm"):
+        engines.append("vllm")
+    for quantization, checkpointing, pack, distribution, engine in product(
+        quantizations, _CHECKPOINTING, packs, distributions, engines
+    ):
         if pack is not None and pack < _SHORTEST_PACK:
             continue
         update: dict[str, object] = {}
+        if engine != engines[0]:
+            update["rollout_engine"] = engine
         if quantization != section.quantization:
             update["quantization"] = quantization
         if checkpointing != section.gradient_checkpointing:

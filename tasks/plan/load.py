@@ -8,6 +8,7 @@ from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.hardware import BatchPlan, GpuProfile
+from containers.contracts.names import StageName
 from containers.contracts.schedule import ResolvedSchedule
 from containers.packing_traits import PLAIN, why_pairs_are_padded
 from containers.token_budgets import pair_pack_tokens
@@ -20,6 +21,7 @@ from tasks.plan.inputs.model_shape import lora_parameters, total_parameters
 # Assumed, to write a file, or to read it from the system's cache.
 FILE_BYTES_PER_S = 1e9
 
+ON_PAIRS = (StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_DPO)
 TrainingConfig = TrainSftConfig | TrainRewardModelConfig | TrainDpoConfig | TrainPolicyConfig
 
 
@@ -174,3 +176,42 @@ def copies_work(load: TrainingLoad, profile: GpuProfile) -> Work:
     whole = estimates.inference_memory(load.total, profile)
     files = 3 if load.uses_adapters else 2  # written and read; with adapters the start model is read, too
     return Work(0.0, 2 * files * whole / FILE_BYTES_PER_S)
+
+
+def sequences_of(stage: StageName) -> int:
+    """Conversations of an example: a pair is two."""
+    return 2 if stage in ON_PAIRS else 1
+
+
+def token_figures(
+    stage: StageName, batch: BatchPlan, schedule: ResolvedSchedule | None, load: TrainingLoad
+) -> tuple[Figure, ...]:
+    """Tokens that the updates compute, per step and in all."""
+    a_step = batch.global_batch_size * sequences_of(stage) * load.mean_tokens
+    in_all = None if schedule is None else a_step * schedule.num_steps
+    return (
+        Figure("tokens a step", a_step, "tokens", "estimated"),
+        Figure("tokens", in_all, "tokens", "unknown" if in_all is None else "estimated"),
+    )
+
+
+def speed_figures(
+    context: PlanContext,
+    stage: StageName,
+    batch: BatchPlan,
+    schedule: ResolvedSchedule | None,
+    load: TrainingLoad,
+    work: Work | None,
+) -> tuple[Figure, ...]:
+    """How fast GPUs train: tokens of updates alone, on each; of a policy its completions, with all that it does."""
+    profile = context.profile
+    if not profile.num_gpus:
+        return ()
+    if stage is StageName.TRAIN_POLICY:
+        number = None if schedule is None else schedule.num_steps * batch.global_batch_size
+        speed = None if number is None or work is None else number / work.seconds
+        return (Figure("speed, all together", speed, "completions/s", "unknown" if speed is None else "estimated"),)
+    sequences = batch.global_batch_size * sequences_of(stage)
+    seconds = estimates.training_work(load, profile, sequences=sequences).seconds
+    speed = sequences * load.mean_tokens / seconds / profile.num_processes
+    return (Figure("speed of updates", speed, "tokens/s a GPU", "estimated"),)

@@ -117,8 +117,17 @@ def choice_lines(plan: RunPlan) -> list[str]:
             took = "?" if choice.seconds is None else duration_text(choice.seconds)
             how = " ".join(f"--set {change}" for change in choice.changes) or "as configured"
             saved = _saved_text(choice.saved_seconds) if stage in fits_as_it_is else ""
-            lines.append(f"    {number}. {size_text(choice.memory_bytes):>9}  {took:>7}{saved:<14}  {how}")
+            speed = "" if choice.speed is None or choice.speed.value is None else f"{_speed_text(choice.speed):>22}  "
+            lines.append(f"    {number}. {size_text(choice.memory_bytes):>9}  {took:>7}{saved:<14}  {speed}{how}")
+    if any("vllm" in change for choice in plan.choices for change in choice.changes):
+        lines.append("  vllm needs a stage image that has it (docs/training.md).")
     return lines
+
+
+def _speed_text(figure: Figure) -> str:
+    """`9,500 tokens/s a GPU`: rounded, since it is estimated."""
+    value = figure.value or 0.0
+    return f"{value:,.1f} {figure.unit}" if value < 100 else f"{round(value, -2):,.0f} {figure.unit}"
 
 
 def _saved_text(seconds: float | None) -> str:

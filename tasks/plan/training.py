@@ -30,12 +30,16 @@ from tasks.plan.host import host_memory, kept_in_host
 from tasks.plan.inputs.data import Count, Origin
 from tasks.plan.limits import batch_mistake, kept, layer_mistakes, short_schedule_mistake, too_long_figures
 from tasks.plan.load import (
+    ON_PAIRS,
     TrainingConfig,
     copies_work,
     evaluated_pairs,
     forward_figure,
     reward_model_figures,
     reward_model_load,
+    sequences_of,
+    speed_figures,
+    token_figures,
 )
 from tasks.plan.offline import baseline_work, offline_head, offline_load, why_completions_padded
 from tasks.plan.policy import completions_of, policy_load, policy_memory, policy_work
@@ -43,7 +47,6 @@ from tasks.plan.vllm import vllm_mistakes, vllm_programs
 
 # Of the token cache: int32, and half of that if the vocabulary has at most 65,536 words.
 _BYTES_PER_KEPT_TOKEN = 4
-_ON_PAIRS = (StageName.TRAIN_REWARD_MODEL, StageName.TRAIN_DPO)
 
 
 def plan_train_sft(context: PlanContext) -> StagePlan:
@@ -209,12 +212,7 @@ def _times(count: Count | None, factor: int) -> Count | None:
 
 
 def _unit(stage: StageName) -> str:
-    return "pairs" if stage in _ON_PAIRS else "completions"
-
-
-def _sequences(stage: StageName) -> int:
-    """Conversations of an example: a pair is two."""
-    return 2 if stage in _ON_PAIRS else 1
+    return "pairs" if stage in ON_PAIRS else "completions"
 
 
 def _worth(examples: Count | None) -> str:
@@ -254,7 +252,8 @@ def _training_plan(
         work = None if work is None else work + copies_work(load, context.profile)
         origin = context.model.origin
         figures += [
-            *_token_figures(stage, batch, schedule, load),
+            *token_figures(stage, batch, schedule, load),
+            *speed_figures(context, stage, batch, schedule, load, work),
             *more_figures,
             Figure("parameters", load.total, "parameters", origin),
             Figure("trained parameters", load.trainable, "parameters", origin, f"{load.trainable / load.total:.2%}"),
@@ -290,18 +289,6 @@ def _epochs_figure(num_steps: int, batch: BatchPlan, examples: Count, unit: str)
     return Figure("epochs", epochs, "epochs", origin, f"{num_steps} steps of {batch.global_batch_size} {unit}")
 
 
-def _token_figures(
-    stage: StageName, batch: BatchPlan, schedule: ResolvedSchedule | None, load: TrainingLoad
-) -> tuple[Figure, ...]:
-    """Tokens that the updates compute, per step and in all."""
-    a_step = batch.global_batch_size * _sequences(stage) * load.mean_tokens
-    in_all = None if schedule is None else a_step * schedule.num_steps
-    return (
-        Figure("tokens a step", a_step, "tokens", "estimated"),
-        Figure("tokens", in_all, "tokens", "unknown" if in_all is None else "estimated"),
-    )
-
-
 def _training_disk(
     context: PlanContext, stage: StageName, load: TrainingLoad, asked: TrainingSchedule, examples: Count | None
 ) -> Figure:
@@ -320,7 +307,7 @@ def _training_disk(
     tokens: float = 0
     if examples is not None and has_best:
         # The token cache, which a training on pairs keeps; a policy tokenizes its prompts again.
-        tokens = examples.value * _sequences(stage) * load.mean_tokens * _BYTES_PER_KEPT_TOKEN
+        tokens = examples.value * sequences_of(stage) * load.mean_tokens * _BYTES_PER_KEPT_TOKEN
     note = f"{num_checkpoints} checkpoints ({which}), whole model"
     note += (", adapter" if adapter else "") + (", kept tokens" if tokens else "")
     return disk_figure(checkpoints + model + adapter + tokens, note=note)

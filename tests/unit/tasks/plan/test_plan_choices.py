@@ -10,6 +10,7 @@ from tasks.plan.limits import memory_bytes
 from tasks.plan.run_plan import RunPlan, UnfitRunError, plan_run
 from tasks.plan.text import choice_lines, render_plan
 
+_TRAININGS = ("train_reward_model", "train_policy")
 PRODUCTION = "configs/runs/helpsteer3-qwen3-8b.yaml"
 
 
@@ -39,6 +40,24 @@ def test_each_proposal_can_be_set_and_has_the_memory_and_time_that_it_says(profi
         assert memory_bytes(stage) == pytest.approx(choice.memory_bytes)
         assert stage.time is not None and stage.time.value == pytest.approx(choice.seconds)
         assert choice.memory_bytes <= 0.92 * plan.profile.gpu_memory_gib * GIB
+
+
+def test_eight_h100_reach_the_public_bars_by_settings_that_the_plan_proposes() -> None:
+    """NeMo AutoModel: 12,473 tokens/s a GPU with LoRA on 8B; NeMo-RL: 512 samples of 2,048 tokens in 80 s at most."""
+    longer = ("train_policy.max_completion_length=2048", "evaluate_policy.max_completion_length=2048")
+    lengths = ("train_reward_model.max_length=4096", "evaluate_reward_model.max_length=4096")
+    card = "gpu_profile.card=NVIDIA H100 80GB HBM3"
+    plan = _plan("8x80gb", card, *longer, *lengths, "train_policy.global_batch_size=512")
+    best = {name: next(one for one in plan.choices if one.stage.value == name).speed for name in _TRAININGS}
+    assert best["train_reward_model"].value > 12_473, "tokens a second and GPU"
+    assert best["train_policy"].value > 6.4, "completions a second"
+    assert "train_policy.rollout_engine=vllm" in _changes(plan, "train_policy")[0]
+    assert "vllm needs a stage image that has it" in choice_lines(plan)[-1]
+
+
+def test_vllm_is_not_proposed_where_it_cannot_hold_the_model() -> None:
+    plan = _plan("1x24gb")
+    assert not any("vllm" in change for changes in _changes(plan, "train_policy") for change in changes)
 
 
 def test_full_precision_comes_before_fewer_bits_and_the_faster_before_the_slower() -> None:
