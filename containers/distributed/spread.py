@@ -12,10 +12,15 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
+import torch
+
 from containers.contracts.hardware import GpuProfile
 from containers.distributed.probe import setting_to_change
-from containers.distributed.spread_team import END_S, FAILED_END_S, VISIBLE, Team
+from containers.distributed.spread_team import END_S, FAILED_END_S, VISIBLE, ProgramError, Team
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
+
+# Failures of what was to be computed, which a trial catches (`containers.models.trial`).
+_CAN_GO_ON = (ProgramError, AssertionError, AttributeError, KeyError, TypeError, ValueError, RuntimeError, IndexError)
 
 Made = TypeVar("Made")
 Item = TypeVar("Item")
@@ -166,9 +171,11 @@ class Spread(Generic[Made]):
         """Take the answers that are still due when this ends, so that the next answer belongs to the next question."""
         try:
             yield
-        except Exception:  # a stop does not wait for them
+        except BaseException as error:
+            # Others do not use them again, and a share may take hours.
+            goes_on = isinstance(error, _CAN_GO_ON) and not isinstance(error, torch.OutOfMemoryError)
             for team in teams:
-                team.forget()
+                team.forget() if goes_on else team.leave()
             raise
         for team in teams:
             if team.is_asked:

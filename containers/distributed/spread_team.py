@@ -59,30 +59,32 @@ class Team:
         """Return the first member's answer, when all have answered.
 
         Raises:
-            ProgramError: a member failed, and all have answered.
-            StageError: one died, or failed while others wait for it.
+            ProgramError: all members failed, at the same; they can be used again.
+            StageError: one died, failed alone, or refused, with its own kind.
         """
         self.is_asked = False
         found: dict[_Program, Any] = {}
-        failure: StageError | torch.OutOfMemoryError | None = None
+        failures: list[StageError | torch.OutOfMemoryError] = []
         ends_by = float("inf")
         left = {program.connection: program for program in self._programs}
-        while left:
-            seconds = None if failure is None else max(0.0, ends_by - time.monotonic())
-            ready = wait(list(left), timeout=seconds)
-            if not ready and failure is not None:
-                self.is_broken = True
-                raise StageError(f"{failure} The programs that hold the model with it wait for it.") from failure
+        while left and time.monotonic() < ends_by:
+            ready = wait(list(left), timeout=max(0.0, ends_by - time.monotonic()) if failures else None)
             for connection in ready:
                 program = left.pop(connection)  # type: ignore[call-overload]
                 try:
                     found[program] = program.receive()
                 except (StageError, torch.OutOfMemoryError) as error:
-                    if failure is None:
-                        failure, ends_by = error, time.monotonic() + _REST_S
-        if failure is not None:
-            raise failure
-        return found[self._programs[0]]
+                    failures.append(error)
+                    ends_by = min(ends_by, time.monotonic() + _REST_S)
+        if not failures:
+            return found[self._programs[0]]
+        first = failures[0]
+        if isinstance(first, ProgramError) and len(failures) < len(self._programs):
+            # The next sums of the others could pair with those that this one has not done.
+            self.is_broken = True
+            raise StageError(f"{first} Programs that hold the model with it went on, or wait for it.") from first
+        self.is_broken = self.is_broken or bool(left) or not isinstance(first, ProgramError)
+        raise first
 
     def forget(self) -> None:
         """Wait for what was asked, whatever comes of it."""
@@ -91,6 +93,10 @@ class Team:
                 self.answer()
             except (StageError, torch.OutOfMemoryError):
                 return
+
+    def leave(self) -> None:
+        """Wait for nothing that was asked: the programs are not used again."""
+        self.is_broken = self.is_broken or self.is_asked
 
     def hang_up(self) -> None:
         """Close the pipes, at which the programs end."""

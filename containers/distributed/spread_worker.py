@@ -95,18 +95,21 @@ def join(member: Membership | None, *, device: str, connection: Connection) -> N
     timer = threading.Timer(_CONNECT_S, give_up)
     timer.daemon = True
     timer.start()
-    distributed.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
-        init_method=f"file://{member.store}",
-        rank=member.rank,
-        world_size=member.size,
-        timeout=timedelta(seconds=member.limit_s),
-    )
-    found = torch.ones(1, device=device)
-    distributed.all_reduce(found)
-    if found.item() != member.size:
-        raise StageError(f"{member.size} programs added up ones to {found.item():g}: {member.advice}.")
-    timer.cancel()
+    try:
+        distributed.init_process_group(
+            "nccl" if device == "cuda" else "gloo",
+            init_method=f"file://{member.store}",
+            rank=member.rank,
+            world_size=member.size,
+            timeout=timedelta(seconds=member.limit_s),
+        )
+        found = torch.ones(1, device=device)
+        distributed.all_reduce(found)
+        added = found.item()
+    finally:
+        timer.cancel()
+    if added != member.size:
+        raise StageError(f"{member.size} programs added up ones to {added:g}: {member.advice}.")
 
 
 if __name__ == "__main__":

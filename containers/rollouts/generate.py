@@ -17,6 +17,8 @@ from containers.scoring.batches import length_batches
 from containers.token_budgets import LOGITS_BYTES
 
 OnBatch: TypeAlias = Callable[[int], None]
+# Bytes of a logit in float32 and in what is computed of it.
+_FLOAT_COPIES = 10
 # Error texts of sampling from logits that are not finite, on a CPU and on a GPU.
 _SAMPLING_ERRORS = ("probability tensor contains", "device-side assert")
 
@@ -284,11 +286,21 @@ def _batch_logprobs(model: Any, batch: Sequence[Completion], pad_id: int, temper
     for row, item in enumerate(batch):
         # The logits at position t predict token t + 1; position `width - keep` is the first one kept.
         start = len(item.prompt_ids) - 1 - (width - keep)
-        own = logits[row, start : start + len(item.completion_ids)].float() / temperature
+        own = logits[row, start : start + len(item.completion_ids)]
         tokens = torch.tensor(item.completion_ids, device=own.device)
-        chosen = own.gather(1, tokens[:, None])[:, 0]
-        totals.append(float((chosen - own.logsumexp(dim=1)).sum()))
+        # In float32 a few positions at a time: logsumexp makes another copy.
+        positions = max(1, LOGITS_BYTES // (_FLOAT_COPIES * own.shape[1]))
+        total = 0.0
+        for at in range(0, len(tokens), positions):
+            part = own[at : at + positions].float() / temperature
+            total += float(_logps(part, tokens[at : at + positions]).sum())
+        totals.append(total)
     return totals
+
+
+def _logps(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return the log-probability [T] of each token by its row of the logits [T, V]."""
+    return logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=1)
 
 
 def _completion(prompt: Sequence[int], tail: list[int], tokenizer: Any, *, end_ids: tuple[int, ...]) -> Completion:

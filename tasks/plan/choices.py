@@ -4,15 +4,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from containers.contracts.configs.parts.training import Checkpointing
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import GIB
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from containers.contracts.schedule import ScheduleError
 from tasks.config.errors import Mistake
+from tasks.plan.changes import DIVISIBLE, TRAININGS, is_allowed, may_divide_policy, with_settings
 from tasks.plan.figures import Figure, PlanContext, StagePlan
-from tasks.plan.fit import DIVISIBLE, ROOM, TRAININGS, is_allowed, may_divide_policy, with_settings
+from tasks.plan.fit import ROOM
 from tasks.plan.limits import memory_bytes
 
 # Assumed: divided layers are gathered twice in every step.
@@ -26,6 +29,8 @@ _PACK_SIZES = (0.25, 0.5, 2, 4)
 # Whether layers compute again: none, all but every n-th, all.
 _CHECKPOINTING: tuple[Checkpointing, ...] = (False, 2, 3, 4, 6, 9, 12, True)
 _SHORTEST_PACK = 2048
+_VLLM_SHARES = (0.45, 0.6, 0.75)
+_SIZES = (".pack_tokens=", ".vllm_memory_fraction=")
 _SOME_AGAIN = re.compile(r"(?<=\.gradient_checkpointing=)\d+")
 _SHOWN = 3
 
@@ -70,7 +75,10 @@ def fitting_settings(
 
 def _of_stage(context: PlanContext, planned: StagePlan, planner: Callable[[PlanContext], StagePlan]) -> list[Choice]:
     most = ROOM * context.profile.gpu_memory_gib * GIB
-    tried = (_tried(changed, planned, changes, planner) for changes, changed in _variants(context, planned))
+    before: list[Mistake] = []
+    planner(replace(context, mistakes=before))
+    known = {str(mistake) for mistake in before}
+    tried = (_tried(changed, planned, changes, planner, known) for changes, changed in _variants(context, planned))
     fitting = [choice for choice in tried if choice is not None and choice.memory_bytes <= most]
     best: dict[tuple[str, ...], Choice] = {}
     for choice in sorted(fitting, key=_rank):
@@ -82,7 +90,7 @@ def _of_stage(context: PlanContext, planned: StagePlan, planner: Callable[[PlanC
 def _kind(choice: Choice) -> tuple[str, ...]:
     """Return what its settings have in common with others that differ in sizes alone; the best of them is proposed."""
     kinds = (_SOME_AGAIN.sub("some", change) for change in choice.changes)
-    return tuple(kind for kind in kinds if ".pack_tokens=" not in kind)
+    return tuple(kind for kind in kinds if not any(size in kind for size in _SIZES))
 
 
 def _rank(choice: Choice) -> tuple[bool, float, int, float]:
@@ -93,14 +101,19 @@ def _rank(choice: Choice) -> tuple[bool, float, int, float]:
 
 
 def _tried(
-    context: PlanContext, planned: StagePlan, changes: tuple[str, ...], planner: Callable[[PlanContext], StagePlan]
+    context: PlanContext,
+    planned: StagePlan,
+    changes: tuple[str, ...],
+    planner: Callable[[PlanContext], StagePlan],
+    known: set[str],
 ) -> Choice | None:
+    """Return the settings with what they cost; None if they cannot work, or have mistakes beside the known ones."""
     own: list[Mistake] = []
     try:
         plan = planner(replace(context, mistakes=own))
     except ScheduleError:
         return None
-    if any(mistake.key.startswith("train_policy.vllm_") for mistake in own):
+    if not {str(mistake) for mistake in own} <= known:
         return None
     section = getattr(context.config, planned.stage.value)
     before, seconds = (None if one.time is None else one.time.value for one in (planned, plan))
@@ -124,17 +137,12 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
     divides_policy = stage is StageName.TRAIN_POLICY and may_divide_policy(context)
     if divides_policy or (stage in DIVISIBLE and context.profile.num_processes > 1 and not divides):
         distributions.append("fsdp")
-    engines = [getattr(section, "rollout_engine", None)]
-    if engines[0] not in (None, "vllm"):
-        engines.append("vllm")
     for quantization, checkpointing, pack, distribution, engine in product(
-        quantizations, _CHECKPOINTING, packs, distributions, engines
+        quantizations, _CHECKPOINTING, packs, distributions, _engines(section)
     ):
         if pack is not None and pack < _SHORTEST_PACK:
             continue
-        update: dict[str, object] = {}
-        if engine != engines[0]:
-            update["rollout_engine"] = engine
+        update: dict[str, object] = dict(engine)
         if quantization != section.quantization:
             update["quantization"] = quantization
         if checkpointing != section.gradient_checkpointing:
@@ -151,6 +159,17 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
             changes.append("gpu_profile.distribution=fsdp")
         if is_allowed(changed):
             yield tuple(changes), changed
+
+
+def _engines(section: Any) -> Iterator[dict[str, object]]:
+    """Yield changes of what writes a policy's completions: none, vLLM beside each rank, and other shares for it."""
+    yield {}
+    if not isinstance(section, TrainPolicyConfig) or section.vllm_gpus:
+        return
+    engine: dict[str, object] = {} if section.rollout_engine == "vllm" else {"rollout_engine": "vllm"}
+    if engine:
+        yield engine
+    yield from ({**engine, "vllm_memory_fraction": share} for share in _VLLM_SHARES)
 
 
 def _yaml(value: object) -> str:

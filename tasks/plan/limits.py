@@ -11,6 +11,7 @@ from containers.contracts.configs.parts.training import TrainingSchedule
 from containers.contracts.hardware import GIB, BatchPlan
 from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
+from containers.contracts.pipeline import STAGE_FACTS, Devices
 from containers.formatting import percent
 from tasks.config.debug import is_debug
 from tasks.config.errors import Mistake
@@ -90,11 +91,8 @@ def layer_mistakes(config: TrainingConfig, load: TrainingLoad) -> Iterator[Mista
         )
     nth, number = config.gradient_checkpointing, load.shape.num_hidden_layers
     if nth is not True and nth > number:
-        yield Mistake(
-            f"{config.stage}.gradient_checkpointing",
-            f"every {nth}-th of {number} layers is none, so all are computed again. Use true, or a number up to "
-            f"{number}.",
-        )
+        told = f"every {nth}-th of {number} layers is none, so all are computed again. Use true, or at most {number}."
+        yield Mistake(f"{config.stage}.gradient_checkpointing", told)
 
 
 def kept(context: PlanContext, examples: Count | None, stage: StageName) -> Count | None:
@@ -227,8 +225,7 @@ def likely_troubles(context: PlanContext, stages: Sequence[StagePlan]) -> Iterat
         if is_on_gpu(context, stage.stage) and memory_bytes(stage) > context.profile.gpu_memory_gib * GIB:
             yield (
                 f"{stage.stage.value}: {memory_bytes(stage) / GIB:.1f} GiB per GPU are estimated, and profile "
-                f"`{context.profile.name}` has {context.profile.gpu_memory_gib:g}. It may start again in a smaller "
-                "shape, which takes longer; `rlhf plan --choose` lists settings that fit."
+                f"`{context.profile.name}` has {context.profile.gpu_memory_gib:g}. {_where_too_large(stage)}"
             )
         yield from too_long_troubles(context, stage.stage)
         yield from _many_epochs(context, stage)
@@ -236,6 +233,15 @@ def likely_troubles(context: PlanContext, stages: Sequence[StagePlan]) -> Iterat
     yield from _few_prompts(context)
     yield from _long_bootstraps(context)
     yield from _minimum_out_of_reach(context)
+
+
+def _where_too_large(stage: StagePlan) -> str:
+    """What comes of a stage that is a little too large."""
+    if STAGE_FACTS[stage.stage].devices is Devices.ALL_RANKS:
+        return (
+            "It may start again in a smaller shape, which takes longer; `rlhf plan --choose` lists settings that fit."
+        )
+    return "It has no smaller shape: lower its batch_size (of evaluate_policy, for what it writes)."
 
 
 def _many_epochs(context: PlanContext, stage: StagePlan) -> Iterator[str]:

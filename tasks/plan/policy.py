@@ -1,5 +1,6 @@
 """Work and memory of the policy's training: completions in packs, each prompt once, or padded rows."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -9,15 +10,15 @@ from containers.contracts.schedule import ResolvedSchedule
 from containers.packing_traits import PLAIN, why_completions_are_padded
 from containers.token_budgets import FIRST_ROOM_TOKENS, PAGE_TOKENS, completion_pack_tokens
 from tasks.plan import estimates
-from tasks.plan.critic import critic_memory, critic_work
 from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.evidence import meters_work
 from tasks.plan.figures import PlanContext
 from tasks.plan.head import Head
 from tasks.plan.host import frozen_models
+from tasks.plan.inputs.model_shape import lora_parameters, total_parameters
 from tasks.plan.judges import judges_memory
 from tasks.plan.load import longest_prompt, mean_prompt_tokens, training_load
-from tasks.plan.vllm import vllm_memory, weights_seconds
+from tasks.plan.vllm import vllm_memory, vllm_sequences, weights_seconds
 
 
 @dataclass(frozen=True)
@@ -196,12 +197,17 @@ def _generation(context: PlanContext, load: TrainingLoad, batch: BatchPlan) -> W
     """
     config, count, ranks = context.config.train_policy, completions_of_a_rank(batch), context.profile.num_processes
     together = count * ranks if config.vllm_gpus else count
+    at_once = together
+    if config.rollout_engine == "vllm" and context.profile.num_gpus:
+        share = config.vllm_fraction * (config.vllm_gpus or 1)
+        longest = mean_prompt_tokens(context, config.max_prompt_length) + config.max_completion_length
+        at_once = min(together, vllm_sequences(load.shape, context.profile, share=share, tokens=longest))
     work = estimates.generation_work(
         load.shape,
         context.profile,
         total=load.total,
         sequences=together,
-        batch=together,
+        batch=at_once,
         prompt_tokens=mean_prompt_tokens(context, config.max_prompt_length)
         * (_prefilled_prompts(context, config, batch) / count),
         max_tokens=config.max_completion_length,
@@ -243,3 +249,46 @@ def _judging(
     for scorer in context.scorers_of_policy:
         found += estimates.forward_work(scorer.shape, profile, tokens=tokens, num_processes=ranks)
     return found + meters_work(context, completions=count)
+
+
+def critic_memory(context: PlanContext, config: TrainPolicyConfig, load: TrainingLoad) -> dict[str, int]:
+    """Bytes of the critic: its adapters with their gradients and moments, and weights that it does not share.
+
+    Its activations come after the policy's, and are no larger.
+    """
+    if not config.has_critic:
+        return {}
+    start = config.critic.start_of(config.rewards)
+    trained = load.shape.hidden_size
+    if start != "policy_features":
+        # A reward model of the run has adapters of its own size.
+        own = context.config.train_reward_model.lora if start == "reward_model" else config.critic.lora
+        trained += lora_parameters(load.shape, own or config.critic.lora)
+    parts = {"critic": trained * estimates.TRAINED_BYTES}
+    if start != "policy_features" and not _shares(context, config):
+        total = total_parameters(load.shape, head="score")
+        parts["critic's own weights"] = estimates.inference_memory(total, context.profile)
+    return parts
+
+
+def _shares(context: PlanContext, config: TrainPolicyConfig) -> bool:
+    """Whether it is an adapter on the policy's frozen weights, as far as the configuration says."""
+    if config.lora is None:
+        return False
+    if config.critic.start_of(config.rewards) == "start_model":
+        return True
+    training = context.config.train_reward_model
+    return context.config.trains_reward_model and training.lora is not None
+
+
+def critic_work(config: TrainPolicyConfig, load: TrainingLoad, context: PlanContext, batch: BatchPlan) -> Work:
+    """Work of the critic in one step: forward and backward, or its head alone on the policy's states."""
+    if not config.has_critic:
+        return Work()
+    profile, count = context.profile, batch.global_batch_size
+    if config.critic.start_of(config.rewards) == "policy_features":
+        return estimates.forward_work(
+            load.shape, profile, tokens=count * load.mean_tokens, num_processes=profile.num_processes
+        )
+    adapted = dataclasses.replace(load, uses_adapters=True)
+    return estimates.training_work(adapted, profile, sequences=count)

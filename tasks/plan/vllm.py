@@ -16,6 +16,10 @@ from tasks.plan.load import FILE_BYTES_PER_S
 _VOCABULARY_STEP = 64
 # How far an estimated shape may be off.
 _ERROR = 1.15
+# Assumed, of what the weights leave: graphs and activations take the rest.
+_OF_THE_REST = 0.85
+# A vLLM beside a rank and the rank's own frozen weights may take so much of a GPU together.
+_MOST_BESIDE = 0.9
 # Assumed, for one start.
 _START_S = 60.0
 
@@ -46,14 +50,15 @@ def vllm_mistakes(context: PlanContext) -> Iterator[Mistake]:
             "train_policy.vllm_memory_fraction",
             f"vLLM has {size_text(share)}, {config.vllm_fraction:g} of {where} ({profile.gpu_memory_gib:g} GiB each); "
             f"the weights take {size_text(weights)}, and one conversation of {longest:,} tokens {size_text(cache)}. "
-            f"{_more_for_vllm((weights + cache) / (num_gpus * profile.gpu_memory_gib * GIB), profile)}.",
+            f"{_more_for_vllm((weights + cache) / (num_gpus * profile.gpu_memory_gib * GIB), context, weights)}.",
         )
 
 
-def _more_for_vllm(share: float, profile: GpuProfile) -> str:
+def _more_for_vllm(share: float, context: PlanContext, weights: int) -> str:
     """What to do where vLLM has less than that share of its GPUs, which it needs."""
-    found = math.ceil(100 * share) / 100
-    told = [f"`train_policy.vllm_memory_fraction={found:g}` or more"] if found < 1 else []
+    found, profile = math.ceil(100 * share) / 100, context.profile
+    of_a_rank = 0.0 if context.config.train_policy.vllm_gpus else weights / (profile.gpu_memory_gib * GIB)
+    told = [f"`train_policy.vllm_memory_fraction={found:g}` or more"] if found + of_a_rank <= _MOST_BESIDE else []
     told += ["more GPUs (train_policy.vllm_gpus)"] if profile.num_gpus > 1 else []
     return f"Use {', '.join([*told, '`train_policy.rollout_engine=shared_prompts`'])}"
 
@@ -95,6 +100,19 @@ def sleeping_bytes(context: PlanContext, load: TrainingLoad) -> int:
     config, profile = context.config.train_policy, context.profile
     sleeps = config.rollout_engine == "vllm" and config.vllm_sleeps and not config.vllm_gpus and profile.num_gpus
     return estimates.inference_memory(load.total, profile) if sleeps and load.uses_adapters else 0
+
+
+def vllm_sequences(shape: ModelShape, profile: GpuProfile, *, share: float, tokens: float) -> int:
+    """How many completions vLLM's cache holds at the same time; at least one.
+
+    Args:
+        share: of one GPU's memory, summed over the GPUs that hold the model.
+        tokens: of a conversation.
+    """
+    weights = estimates.inference_memory(total_parameters(shape, head="language"), profile)
+    room = _OF_THE_REST * (share * profile.gpu_memory_gib * GIB - weights)
+    one = estimates.generation_cache(shape, profile, sequences=1, tokens=math.ceil(tokens))
+    return max(1, int(room / one))
 
 
 def weights_seconds(context: PlanContext, load: TrainingLoad) -> float:
@@ -148,7 +166,10 @@ def writing_work(
         prompt_tokens: of a prompt in the mean.
     """
     by_vllm = engine == "vllm" and profile.num_gpus > 0
-    at_once = VLLM_SEQUENCES if by_vllm else batch_size
+    at_once = batch_size
+    if by_vllm:
+        share = VLLM_FRACTION_ALONE * profile.tensor_parallel
+        at_once = min(VLLM_SEQUENCES, vllm_sequences(shape, profile, share=share, tokens=prompt_tokens + max_tokens))
     work = estimates.generation_work(
         shape,
         profile,
@@ -177,12 +198,13 @@ def writing_memory(
     devices = profile.tensor_parallel
     one_row = tokens * shape.vocab_size * estimates.value_bytes(profile)
     # GPUs that hold a model together gather the logits: beside each share there are two wholes.
-    logits = min(batch_size * one_row, max(LOGITS_BYTES, one_row)) * (3 if devices > 1 else 1) if reads else 0
+    logits = min(batch_size * one_row, max(LOGITS_BYTES, one_row)) * (3 if devices > 1 else 1) + LOGITS_BYTES
+    logits = logits if reads else 0
     weights = estimates.inference_memory(total_parameters(shape, head="language"), profile) // devices
     if engine == "vllm" and profile.num_gpus:
         one = estimates.generation_cache(shape, profile, sequences=1, tokens=tokens) // devices
         # It takes its share, whatever it needs; a model for which that is too little does not fit.
-        share = max(int(VLLM_FRACTION_ALONE * profile.gpu_memory_gib * GIB), weights + one)
+        share = max(int(VLLM_FRACTION_ALONE * profile.gpu_memory_gib * GIB), weights + max(one, logits))
         return byte_figures({"vLLM, model and cache; then the model": share, **estimates.cuda_context(profile)})
     cache = estimates.generation_cache(shape, profile, sequences=batch_size, tokens=tokens) // devices
     what = "generation cache, then logits" if reads else "generation cache"

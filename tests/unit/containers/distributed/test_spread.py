@@ -10,7 +10,8 @@ import torch
 from containers.distributed.spread import Spread, further_gpus, spread_over_gpus
 from containers.harness.errors import StageError
 from containers.models.over_gpus import load_classifier, load_writer
-from containers.rollouts.generate import completion_logprobs, generate_completions
+from containers.rollouts import generate
+from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
 from containers.scoring.scorer import RewardScorer
 from tests.fakes.spread_work import added, made
 from tests.unit.factories.spec_factory import CPU
@@ -94,3 +95,16 @@ def test_completions_and_their_probabilities_do_not_either(tmp_path: Path, tempe
     assert together == alone
     assert logps[0] == logps[1]
     assert told[-1] == len(prompts)
+
+
+def test_probabilities_do_not_depend_on_how_many_logits_are_made_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = load_writer(save_causal_model(tmp_path / "model"), torch.float32, "cpu")
+    written = [
+        Completion(tuple(range(5, 5 + length)), tuple(range(9, 30 - length)), "", ended=True) for length in range(1, 8)
+    ]
+    pad = int(tokenizer.pad_token_id)
+    whole = completion_logprobs(model, written, pad_id=pad, batch_size=4, temperature=0.7)
+    monkeypatch.setattr(generate, "LOGITS_BYTES", 1)
+    assert completion_logprobs(model, written, pad_id=pad, batch_size=4, temperature=0.7) == pytest.approx(whole)

@@ -318,5 +318,13 @@ def test_settings_without_effect_and_layers_that_are_not_there_are_mistakes() ->
     (said_of_layers,) = refusals("train_reward_model.gradient_checkpointing=99")
     assert said_of_layers == (
         "train_reward_model.gradient_checkpointing: every 99-th of 36 layers is none, so all are computed again. Use "
-        "true, or a number up to 36."
+        "true, or at most 36."
     )
+
+
+def test_evaluations_are_offered_smaller_batches_and_profiles_that_can_be_set(large: Path) -> None:
+    said = refusals("evaluate_policy.batch_size=256", profile="1x24gb")
+    assert said and all("The smallest change that fits: `evaluate_policy.batch_size=" in line for line in said)
+    both = refusals_of(large, "gpu_profile.tensor_parallel=4", profile="4x24gb")
+    larger = [line for line in both if "--profile 1x" in line]
+    assert larger and all("gpu_profile.tensor_parallel=1`" in line for line in larger)
