@@ -13,6 +13,7 @@ from tasks.plan.inputs.gpu_speed import Card
 LEAST_SHARE, LEAST_OF_MEDIAN = 0.45, 0.90
 MOST_CONTEXT_S, MOST_HELD_S = 30.0, 60.0
 LEAST_BUS, LEAST_BUS_PCIE = 100e9, 5e9
+LEAST_FROM_HOST = 5e9
 LEAST_OF_PAIRS, MOST_SHM = 0.5, 0.5
 MOST_ABOVE_PLAN = 1.15
 LEAST_COSINE, LEAST_COSINE_FLOAT32 = 0.99, 0.9999
@@ -92,22 +93,41 @@ def memory(measured: Measured, facts: Facts) -> Sequence[Problem]:
                     "The driver starts each GPU anew: keep it loaded (`nvidia-smi -pm 1`).",
                 )
             )
-    rates = measured.figures("product")
-    middle = statistics.median(value.value for value in rates) if rates else 0.0
-    least = LEAST_SHARE * facts.card.tflops * 1e12 if facts.card else 0.0
-    for value in rates:
+    sheet = f"{LEAST_SHARE:.0%} of the data sheet ({facts.card.name})" if facts.card else ""
+    flops, memory_rate = (facts.card.tflops * 1e12, facts.card.terabytes * 1e12) if facts.card else (0.0, 0.0)
+    look = "Look at power limit, temperature and other programs (`nvidia-smi -q -d CLOCK,POWER,TEMPERATURE`)."
+    found += _slow(measured, _Rate("product", "products", 1e12, "TFLOP/s"), LEAST_SHARE * flops, sheet, look)
+    found += _slow(measured, _Rate("copy", "copies on the card", 1e9, "GB/s"), LEAST_SHARE * memory_rate, sheet, look)
+    slot = (
+        "Its slot has few lanes: compare them with the others' (`nvidia-smi -q`, Link Width), and seat the card anew."
+    )
+    found += _slow(measured, _Rate("from_host", "copies from the host", 1e9, "GB/s"), LEAST_FROM_HOST, "", slot)
+    return found
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """A measured rate: its figure, its name for people, and its unit, of which `scale` are one of the figure's."""
+
+    figure: str
+    name: str
+    scale: float
+    unit: str
+
+
+def _slow(measured: Measured, rate: _Rate, least: float, why: str, advice: str) -> Sequence[Problem]:
+    """Cards whose rate is under `least`, or far under the median of all cards."""
+    found: list[Problem] = []
+    values = measured.figures(rate.figure)
+    middle = statistics.median(value.value for value in values) if values else 0.0
+    for value in values:
+        told = f"{value.of}: {rate.name} at {value.value / rate.scale:.0f} {rate.unit}"
         if value.value < least:
-            found.append(
-                (
-                    f"{value.of}: products at {value.value / 1e12:.0f} TFLOP/s, under {least / 1e12:.0f}, "
-                    f"{LEAST_SHARE:.0%} of the data sheet ({facts.card.name if facts.card else ''})",
-                    "Look at power limit, temperature and other programs (`nvidia-smi -q -d CLOCK,POWER,TEMPERATURE`).",
-                )
-            )
+            found.append((f"{told}, under {least / rate.scale:.0f}{f', {why}' if why else ''}", advice))
         elif value.value < LEAST_OF_MEDIAN * middle:
             found.append(
                 (
-                    f"{value.of}: {value.value / middle:.0%} of the median of all cards",
+                    f"{told}, {value.value / middle:.0%} of the median of all cards",
                     f"Every step waits for {value.of}: compare its clocks and slot with the others' (`nvidia-smi -q`).",
                 )
             )

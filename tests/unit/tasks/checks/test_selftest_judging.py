@@ -85,7 +85,14 @@ def test_what_is_as_it_should_be_passes(probe: str, figures: list[Figure], facts
         ("memory", [("wrong_words", 7.0, "words", "GPU 5")], "GPU 5: 7 words came back changed", "have it replaced"),
         ("memory", [("context", 41.0, "s", "GPU 0")], "41 s until it took its first number", "nvidia-smi -pm 1"),
         ("memory", products(600, 300), "GPU 1: products at 300 TFLOP/s, under 445, 45%", "power limit"),
-        ("memory", products(700, 690, 600), "GPU 2: 87% of the median", "waits for GPU 2"),
+        ("memory", products(700, 690, 600), "GPU 2: products at 600 TFLOP/s, 87% of the median", "waits for GPU 2"),
+        (
+            "memory",
+            [("copy", 1.2e12, "bytes/s", "GPU 0")],
+            "copies on the card at 1200 GB/s, under 1508",
+            "power limit",
+        ),
+        ("memory", [("from_host", 3e9, "bytes/s", "GPU 3")], "from the host at 3 GB/s, under 5", "lanes"),
         (
             "kernels",
             [("rounding", 2**-7, "", ""), ("gradient", 0.2, "of the largest", "")],
