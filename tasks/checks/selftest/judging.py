@@ -66,8 +66,8 @@ RULES = {
     "memory": Rule(
         "memory",
         "a pattern over nine tenths of the memory comes back; products and copies at "
-        f"{problems.LEAST_SHARE:.0%} of the data sheet; {problems.LEAST_FROM_HOST / 1e9:.0f} GB/s from the host; the slowest card at "
-        f"{problems.LEAST_OF_MEDIAN:.0%} of the median",
+        f"{problems.LEAST_SHARE:.0%} of the data sheet; {problems.LEAST_FROM_HOST / 1e9:.0f} GB/s from the host; the "
+        f"slowest card at {problems.LEAST_OF_MEDIAN:.0%} of the median",
         problems.memory,
         "A card broke off: look at `dmesg | grep -i xid`, and leave it out (CUDA_VISIBLE_DEVICES).",
     ),
