@@ -55,8 +55,7 @@ def test_without_further_gpus_nothing_is_started(monkeypatch: pytest.MonkeyPatch
     assert further_gpus() == ["GPU-b", "GPU-c"]
 
 
-@pytest.mark.parametrize("packs", [True, False])
-def test_scores_do_not_depend_on_the_number_of_programs(tmp_path: Path, packs: bool) -> None:
+def test_scores_do_not_depend_on_the_number_of_programs(tmp_path: Path) -> None:
     folder = save_reward_model(tmp_path / "model")
     talks = [
         [{"role": "user", "content": "q" * n}, {"role": "assistant", "content": "a" * (40 - n)}] for n in range(30)
@@ -66,35 +65,37 @@ def test_scores_do_not_depend_on_the_number_of_programs(tmp_path: Path, packs: b
     )
     spread = Spread(load_classifier, {"folder": folder, "dtype": torch.float32}, gpus=ON_CPU)
     together = RewardScorer(alone.model, alone.tokenizer, max_length=200, batch_size=4, spread=spread)
-    for scorer in (alone, together):
-        scorer.padded_since = "" if packs else "a test"
     try:
-        assert together.score(talks) == alone.score(talks)
+        for padded_since in ("", "a test"):
+            for scorer in (alone, together):
+                scorer.padded_since = padded_since
+            assert together.score(talks) == alone.score(talks)
     finally:
         together.close()
     assert together.score(talks) == alone.score(talks), "closed, it works alone"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_completions_and_their_probabilities_do_not_either(tmp_path: Path, temperature: float) -> None:
+def test_completions_and_their_probabilities_do_not_either(tmp_path: Path) -> None:
     folder = save_causal_model(tmp_path / "model")
     model, tokenizer = load_writer(folder, torch.float32, "cpu")
     prompts = [tokenizer("x" * (3 + number))["input_ids"] for number in range(11)]
     spread = Spread(load_writer, {"folder": folder, "dtype": torch.float32}, gpus=ON_CPU)
-    settings: dict[str, Any] = {"max_new_tokens": 12, "temperature": temperature, "batch_size": 3, "seed": 5}
-    told: list[int] = []
+    pad = int(tokenizer.pad_token_id)
     try:
-        alone = generate_completions(model, tokenizer, prompts, **settings)
-        together = generate_completions(model, tokenizer, prompts, **settings, spread=spread, on_batch=told.append)
-        pad = int(tokenizer.pad_token_id)
-        logps = [
-            completion_logprobs(model, alone, pad_id=pad, batch_size=3, spread=programs) for programs in (None, spread)
-        ]
+        for temperature in (0.0, 1.0):
+            settings: dict[str, Any] = {"max_new_tokens": 12, "temperature": temperature, "batch_size": 3, "seed": 5}
+            told: list[int] = []
+            alone = generate_completions(model, tokenizer, prompts, **settings)
+            together = generate_completions(model, tokenizer, prompts, **settings, spread=spread, on_batch=told.append)
+            assert together == alone
+            assert told[-1] == len(prompts)
+            logps = [
+                completion_logprobs(model, alone, pad_id=pad, batch_size=3, spread=programs)
+                for programs in (None, spread)
+            ]
+            assert logps[0] == logps[1]
     finally:
         spread.close()
-    assert together == alone
-    assert logps[0] == logps[1]
-    assert told[-1] == len(prompts)
 
 
 def test_probabilities_do_not_depend_on_how_many_logits_are_made_at_a_time(
