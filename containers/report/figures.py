@@ -31,6 +31,9 @@ _MAX_POINTS = 400
 _SMOOTH_FROM = 40
 _MAX_ROWS = 14
 _COLOURS = (BLUE, ORANGE, AQUA, INK_2, GREY)
+# Marks of a plot that are closer than this share of its range have their labels on different sides.
+_NEAR = 0.15
+_ABOVE, _BELOW = ((-16, 4), (5, 4)), ((5, -10), (-16, -10))
 
 
 def curve_plot(
@@ -84,9 +87,10 @@ def frontier_plot(title: str, points: Sequence[tuple[float, float, str, bool]], 
     with axes(2.6, salt=salt) as (ax, svg):
         places = [(math.sqrt(max(0.0, kl)), reward) for kl, reward, _, _ in points]
         ax.plot(*zip(*places, strict=True), color=BLUE, linewidth=1, alpha=0.5)
-        for (across, up), (_, _, label, is_trusted) in zip(places, points, strict=True):
+        offsets = _label_offsets(places)
+        for (across, up), (_, _, label, is_trusted), offset in zip(places, points, offsets, strict=True):
             ax.plot([across], [up], "o", color=BLUE, markerfacecolor=BLUE if is_trusted else "none", markersize=6)
-            ax.annotate(label, (across, up), (5, -10), textcoords="offset points", color=INK_2)
+            ax.annotate(label, (across, up), offset, textcoords="offset points", color=INK_2)
         ax.set_xlabel("√KL to the start model, √nats")
         ax.set_ylabel("reward on held-out prompts")
         ax.xaxis.set_major_formatter(FuncFormatter(tick_number))
@@ -94,6 +98,23 @@ def frontier_plot(title: str, points: Sequence[tuple[float, float, str, bool]], 
         return Plot(
             title, svg(), note="Each mark is a look, with its step. Filled: trusted; hollow: no gain was shown."
         )
+
+
+def _label_offsets(places: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
+    """Return where each mark has its label, in points from it: of close marks, the higher ones have theirs above."""
+    wide, high = (max(values) - min(values) or 1.0 for values in zip(*places, strict=True))
+    found: dict[int, tuple[int, int]] = {}
+    for mark in sorted(range(len(places)), key=lambda mark: places[mark][1], reverse=True):
+        across, up = places[mark]
+        near = [
+            other
+            for other, (x, y) in enumerate(places)
+            if other != mark and abs(x - across) < _NEAR * wide and abs(y - up) < _NEAR * high
+        ]
+        sides = _ABOVE + _BELOW if any(places[other][1] < up for other in near) else _BELOW + _ABOVE
+        taken = {found[other] for other in near if other in found}
+        found[mark] = next((side for side in sides if side not in taken), sides[0])
+    return [found[mark] for mark in range(len(places))]
 
 
 def accuracy_plot(

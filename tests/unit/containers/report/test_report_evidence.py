@@ -10,6 +10,7 @@ from containers.contracts.outcome import Metric
 from containers.contracts.records import Message, TrainingInfo
 from containers.document.markdown import markdown
 from containers.document.model import Fold, Note
+from containers.report import figures
 from containers.report.inputs import load_report_inputs
 from containers.report.run_page import run_page
 from containers.report.training import evidence_blocks, training_facts
@@ -138,3 +139,11 @@ def test_the_page_begins_with_the_policy_and_folds_what_only_some_look_up(made: 
     assert "Evidence while it trained" in repr(page.sections[0])
     folded = [section.title for section in page.sections if section.is_folded]
     assert folded[0] == "Data" and folded[-1] == "Glossary"
+
+
+def test_labels_of_close_looks_are_on_different_sides() -> None:
+    close = [(0.0, 0.0), (0.62, 1.56), (0.96, 2.5), (0.97, 2.41), (0.87, 2.26)]
+    offsets = figures._label_offsets(close)
+    assert offsets[0] == offsets[1], "far from all others"
+    assert len({*offsets[2:]}) == 3
+    assert offsets[2][1] > 0 > offsets[4][1], "the higher above, the lower below"
