@@ -17,10 +17,8 @@ import torch
 from containers.contracts.hardware import GpuProfile
 from containers.distributed.probe import setting_to_change
 from containers.distributed.spread_team import END_S, FAILED_END_S, VISIBLE, ProgramError, Team
+from containers.harness.errors import StageError
 from containers.harness.gpu_shares import ROLLOUT_GPUS_VARIABLE
-
-# Failures of what was to be computed, which a trial catches (`containers.models.trial`).
-_CAN_GO_ON = (ProgramError, AssertionError, AttributeError, KeyError, TypeError, ValueError, RuntimeError, IndexError)
 
 Made = TypeVar("Made")
 Item = TypeVar("Item")
@@ -33,7 +31,7 @@ class Spread(Generic[Made]):
     Args:
         make: a function at the top of a module; called in each program with `arguments` and its `device`.
         arguments: can be pickled.
-        gpus: for CUDAVISIBLE_DEVICES of each program; an empty text is the CPU.
+        gpus: for CUDA_VISIBLE_DEVICES of each program; an empty text is the CPU.
         team: programs that make it together, in a process group of their own. With more than one, this process holds
             nothing itself, and programs that are left over are not started.
         limit_s: for one collective of a team.
@@ -167,15 +165,16 @@ class Spread(Generic[Made]):
                     give(team)
 
     @contextmanager
-    def _drained(self, teams: Sequence["Team"]) -> Iterator[None]:
+    def _drained(self, teams: Sequence[Team]) -> Iterator[None]:
         """Take the answers that are still due when this ends, so that the next answer belongs to the next question."""
         try:
             yield
         except BaseException as error:
-            # Others do not use them again, and a share may take hours.
-            goes_on = isinstance(error, _CAN_GO_ON) and not isinstance(error, torch.OutOfMemoryError)
+            # Only a failure of the computation itself is one that `containers.models.trial` catches, to use the
+            # programs again; else they are not waited for: a share may take hours.
+            is_ended = not isinstance(error, Exception) or isinstance(error, StageError | torch.OutOfMemoryError)
             for team in teams:
-                team.forget() if goes_on else team.leave()
+                team.leave() if is_ended and not isinstance(error, ProgramError) else team.forget()
             raise
         for team in teams:
             if team.is_asked:
@@ -214,7 +213,7 @@ def spread_over_gpus(
 
 
 def teams_of_gpus(profile: GpuProfile) -> list[str]:
-    """GPUs of the stage for each model that they hold, as CUDAVISIBLE_DEVICES; first those with this process's own.
+    """GPUs of the stage for each model that they hold, as CUDA_VISIBLE_DEVICES; first those with this process's own.
 
     On a CPU there is one team.
     """

@@ -1,7 +1,8 @@
 """Load a model on all GPUs of an evaluation: whole on each, or a share on each of those that hold it together."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from transformers import (
@@ -19,6 +20,7 @@ from containers.models.tensor_parallel import require_divisible, shell
 
 # A language model and its tokenizer.
 Writer: TypeAlias = tuple[Any, Any]
+Made = TypeVar("Made")
 
 
 def reward_model_over_gpus(folder: Path, profile: GpuProfile) -> tuple[PreTrainedModel, Spread[PreTrainedModel] | None]:
@@ -31,42 +33,20 @@ def reward_model_over_gpus(folder: Path, profile: GpuProfile) -> tuple[PreTraine
         MissingPrerequisiteError: weights are missing, for example the score head, or the folder is damaged.
         DivergedError: a weight is NaN or infinite.
     """
-    dtype, team = compute_dtype(profile), profile.tensor_parallel
-    found: list[PreTrainedModel] = []
-
-    def load() -> None:
-        found.append(load_reward_model(folder, dtype=dtype, device=compute_device(profile)))
-
-    if team > 1:
-        require_divisible(AutoModelForSequenceClassification, folder, share_of=team)
-        found.append(shell(AutoModelForSequenceClassification, folder, dtype=dtype))
-        give_pad_token(found[0], folder)
-    arguments = {"folder": folder, "dtype": dtype, "share_of": team}
-    spread = spread_over_gpus(load_classifier, arguments, profile=profile, meanwhile=load if team == 1 else _nothing)
-    return found[0], spread
-
-
-def load_classifier(folder: Path, dtype: torch.dtype, device: torch.device | str, share_of: int = 1) -> PreTrainedModel:
-    """Load a saved reward model, or a share of it, as a program on a further GPU has it."""
-    return load_reward_model(folder, dtype=dtype, device=device, share_of=share_of)
+    model, spread = _over_gpus(
+        load_reward_model, load_reward_model, AutoModelForSequenceClassification, folder, profile
+    )
+    if profile.tensor_parallel > 1:
+        give_pad_token(model, folder)
+    return model, spread
 
 
 def writer_over_gpus(
     folder: Path, profile: GpuProfile, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Writer, Spread[Writer] | None]:
     """Load a saved language model; return it with its tokenizer, and the programs, as `reward_model_over_gpus`."""
-    dtype, team = compute_dtype(profile), profile.tensor_parallel
-    found: list[PreTrainedModel] = []
-
-    def load() -> None:
-        found.append(load_causal_model(folder, dtype=dtype, device=compute_device(profile)))
-
-    if team > 1:
-        require_divisible(AutoModelForCausalLM, folder, share_of=team)
-        found.append(shell(AutoModelForCausalLM, folder, dtype=dtype))
-    arguments = {"folder": folder, "dtype": dtype, "share_of": team}
-    spread = spread_over_gpus(load_writer, arguments, profile=profile, meanwhile=load if team == 1 else _nothing)
-    return (found[0], tokenizer), spread
+    model, spread = _over_gpus(load_causal_model, load_writer, AutoModelForCausalLM, folder, profile)
+    return (model, tokenizer), spread
 
 
 def load_writer(folder: Path, dtype: torch.dtype, device: torch.device | str, share_of: int = 1) -> Writer:
@@ -74,5 +54,24 @@ def load_writer(folder: Path, dtype: torch.dtype, device: torch.device | str, sh
     return load_causal_model(folder, dtype=dtype, device=device, share_of=share_of), load_tokenizer(folder)
 
 
-def _nothing() -> None:
-    """Nothing is loaded here: teams hold the model."""
+def _over_gpus(
+    load: Callable[..., PreTrainedModel],
+    make: Callable[..., Made],
+    auto_class: Any,
+    folder: Path,
+    profile: GpuProfile,
+) -> tuple[PreTrainedModel, Spread[Made] | None]:
+    """Return the model by `load`, or its shell where teams hold it, and programs that hold what `make` makes."""
+    dtype, team = compute_dtype(profile), profile.tensor_parallel
+    found: list[PreTrainedModel] = []
+    if team > 1:
+        require_divisible(auto_class, folder, share_of=team)
+        found.append(shell(auto_class, folder, dtype=dtype))
+
+    def load_here() -> None:
+        if team == 1:
+            found.append(load(folder, dtype=dtype, device=compute_device(profile)))
+
+    arguments = {"folder": folder, "dtype": dtype, "share_of": team}
+    spread = spread_over_gpus(make, arguments, profile=profile, meanwhile=load_here)
+    return found[0], spread

@@ -9,7 +9,8 @@ import torch
 
 from containers.distributed.spread import Spread, further_gpus, spread_over_gpus
 from containers.harness.errors import StageError
-from containers.models.over_gpus import load_classifier, load_writer
+from containers.models.loading import load_reward_model
+from containers.models.over_gpus import load_writer
 from containers.rollouts import generate
 from containers.rollouts.generate import Completion, completion_logprobs, generate_completions
 from containers.scoring.scorer import RewardScorer
@@ -63,7 +64,7 @@ def test_scores_do_not_depend_on_the_number_of_programs(tmp_path: Path) -> None:
     alone = RewardScorer.load(
         folder, device="cpu", dtype=torch.float32, max_length=200, batch_size=4, batch_tokens=None
     )
-    spread = Spread(load_classifier, {"folder": folder, "dtype": torch.float32}, gpus=ON_CPU)
+    spread = Spread(load_reward_model, {"folder": folder, "dtype": torch.float32}, gpus=ON_CPU)
     together = RewardScorer(alone.model, alone.tokenizer, max_length=200, batch_size=4, spread=spread)
     try:
         for padded_since in ("", "a test"):

@@ -19,7 +19,8 @@ from containers.distributed import spread_team
 from containers.distributed.spread import Spread
 from containers.distributed.spread_worker import Membership
 from containers.harness.errors import BadConfigError, DivergedError, StageError
-from containers.models.over_gpus import load_classifier, load_writer, reward_model_over_gpus, writer_over_gpus
+from containers.models.loading import load_reward_model
+from containers.models.over_gpus import load_writer, reward_model_over_gpus, writer_over_gpus
 from containers.rollouts.generate import completion_logprobs, generate_completions
 from containers.scoring.scorer import RewardScorer
 from containers.stages import evaluate_reward_model
@@ -43,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def teams(folder: Path) -> Iterator[Spread[Any]]:
     """Two teams of two programs."""
     arguments = {"folder": folder, "dtype": torch.float32, "share_of": 2}
-    found = Spread(load_classifier, arguments, gpus=("", "", "", "", ""), team=2)
+    found = Spread(load_reward_model, arguments, gpus=("", "", "", "", ""), team=2)
     yield found
     found.close()
 
@@ -59,7 +60,7 @@ def test_scores_are_those_of_a_whole_model(folder: Path, teams: Spread[Any], pac
 
 
 def test_each_holds_about_half(folder: Path, teams: Spread[Any]) -> None:
-    whole = sum(weight.numel() for weight in load_classifier(folder, torch.float32, "cpu").parameters())
+    whole = sum(weight.numel() for weight in load_reward_model(folder, dtype=torch.float32, device="cpu").parameters())
     held = teams.map(None, numbers_held, [1, 2, 3], sizes=[1, 1, 1])
     assert len(held) == 3 and all(0.4 * whole < number < 0.6 * whole for number in held)
 
@@ -142,7 +143,7 @@ def test_what_cannot_be_divided_is_refused_with_what_would_do(tmp_path: Path, fo
 
 def test_a_share_that_is_not_finite_is_refused_with_its_kind(tmp_path: Path) -> None:
     folder = save_reward_model(tmp_path / "model")
-    whole = load_classifier(folder, torch.float32, "cpu")
+    whole = load_reward_model(folder, dtype=torch.float32, device="cpu")
     with torch.no_grad():
         whole.model.layers[1].mlp.down_proj.weight[0, -1] = float("nan")  # in the second member's share
     whole.save_pretrained(folder)
@@ -165,7 +166,7 @@ def test_a_member_that_fails_or_dies_is_an_error_and_no_wait(folder: Path, monke
     monkeypatch.setattr(spread_team, "_REST_S", 2.0)
     arguments = {"folder": folder, "dtype": torch.float32, "share_of": 2}
     for work, says in ((fails_in_one, "unlucky.*wait for it"), (dies_in_one, "exit code -9|failed: ")):
-        spread = Spread(load_classifier, arguments, gpus=("", ""), team=2)
+        spread = Spread(load_reward_model, arguments, gpus=("", ""), team=2)
         try:
             with pytest.raises(StageError, match=says):
                 spread.map(None, work, [1], sizes=[1])
