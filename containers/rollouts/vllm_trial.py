@@ -18,7 +18,7 @@ from containers.rollouts.vllm_process import ELSE
 # Adapters of a trial move log-probabilities by at least so many nats a token, in so many tries of twice the last size.
 _LEAST_MOVE, _TRIES = 1.0, 16
 # By which share of that vLLM may be beside the policy: other kernels and half precision cause a tenth of it.
-_SHARE_OF_MOVE = 0.2
+SHARE_OF_MOVE = 0.2
 TRIAL_TOKENS = 16
 # The KL of vLLM to the policy may grow to so many times that of the trial, and at least to this, by the weights' type.
 _TIMES_THE_START = 10.0
@@ -62,7 +62,7 @@ def try_given(engine: WritingEngine, policy: Any, *, prompts: Sequence[Sequence[
         own = torch.cat([row_logps(causal, *row).float().cpu() for row in zip(asked, tokens, strict=True)])
     theirs = torch.tensor([value for row in said for value in row])
     apart = float((own - theirs).abs().mean())
-    if not apart <= _SHARE_OF_MOVE * moved:
+    if not apart <= SHARE_OF_MOVE * moved:
         raise StageError(
             f"Weights that move the policy's log-probabilities by {moved:.2g} nats a token were given to vLLM, and "
             f"its own are {apart:.2g} from the policy's: it does not use them as the policy does. "

@@ -5,6 +5,7 @@ tokens are generated where keys and values have their full length.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from containers.models.offloading import offload
 from containers.packing.kernel import try_kernels
 from containers.packing.logps import causal_of
 from containers.rewards.base import start_rewards
-from containers.rollouts.engines import start_rollouts
+from containers.rollouts.engines import Rollouts, start_rollouts
 from containers.rollouts.generate import Completion, sampled_completions
 from containers.rollouts.prompts import PolicyPrompt, PolicyPrompts
 from containers.selftest.cards import settle
@@ -89,14 +90,18 @@ class ShapeTraining(PolicyTraining):
         )
         self.rewards, self.held_out, self.opening = start_rewards(context, config), (), ""
         self.model = self.untrained_model()
-        self.reference = self._made_reference()
+        self.reference = self.made_reference()
         self.cut = plan_policy_packing(context, config, self.model, tokens)
-        self.rollouts = start_rollouts(context, config, self.model, tokens)
+        self.rollouts = self.start_engine(tokens)
         self.writing = self.rollouts.writing
         self.schedule = ResolvedSchedule(
             num_steps=NUM_STEPS, steps_per_epoch=1, eval_steps=NUM_STEPS, save_steps=NUM_STEPS, logging_steps=1
         )
         return Prepared(self.schedule, len(tokens), 0, 0)
+
+    def start_engine(self, prompts: Sequence[Sequence[int]]) -> Rollouts:
+        """Start the engine of the configuration; see `start_rollouts`."""
+        return start_rollouts(self.context, self.config, self.model, prompts)
 
     def untrained_model(self) -> PreTrainedModel:
         """Make the model in the types in which the stage loads it."""
@@ -104,7 +109,7 @@ class ShapeTraining(PolicyTraining):
         dtype = torch.float32 if self.config.lora is None else compute_dtype(profile)
         return causal_model(model_config(self.bench.request), dtype=dtype, device=compute_device(profile))
 
-    def _made_reference(self) -> PreTrainedModel | None:
+    def made_reference(self) -> PreTrainedModel | None:
         """Make the reference in the type that the stage gives it, where it has one of its own."""
         config, profile = self.config, self.context.spec.profile
         if config.lora is not None or not config.method.beta:

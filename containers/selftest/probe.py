@@ -72,6 +72,7 @@ PROBES = Registry(
         "numbers": "containers.selftest.numbers:probe",
         "reward_step": "containers.selftest.reward_step:probe",
         "policy_step": "containers.selftest.policy_step:probe",
+        "rollouts": "containers.selftest.rollouts:probe",
         "resume": "containers.selftest.resume:probe",
         "load": "containers.selftest.load:probe",
     }

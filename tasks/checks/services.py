@@ -109,7 +109,8 @@ def vllm_finding(runtime: RuntimeName, image: ImageState) -> CheckFinding:
     """Whether vLLM is installed where the stages run: in this Python, or in the image, by its labels."""
     row = partial(CheckFinding, name="vLLM", wanted="vLLM, for a rollout_engine or a judge's engine")
     otherwise = (
-        "rollout_engine: shared_prompts (of evaluate_policy: transformers), and a judge's transformers, need none."
+        "These need none: `--set train_policy.rollout_engine=shared_prompts --set train_policy.vllm_memory_fraction="
+        "null`, `--set evaluate_policy.rollout_engine=transformers`, and a judge's `engine: transformers`."
     )
     if runtime == "process":
         if find_spec("vllm") is not None:

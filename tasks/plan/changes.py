@@ -6,6 +6,7 @@ from dataclasses import replace
 from containers.contracts.configs.parts.adapters import adapter_contradictions
 from containers.contracts.configs.parts.training import LoraSettings
 from containers.contracts.configs.stages import StageConfig
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.hardware import undivided_heads
 from containers.contracts.identity import config_profile
 from containers.contracts.names import StageName
@@ -158,12 +159,21 @@ def _quantized(context: PlanContext, stage: StageName) -> Iterator[Change]:
 def _without_vllm(context: PlanContext, stage: StageName) -> Iterator[Change]:
     """Let the ranks write by themselves."""
     if stage is StageName.TRAIN_POLICY and context.config.train_policy.rollout_engine == "vllm":
-        given = context.config.train_policy
-        usual = {"vllm_gpus": 0, "vllm_memory_fraction": None, "vllm_sleeps": True}
-        update = {name: value for name, value in usual.items() if getattr(given, name) != value}
-        shown = [f"train_policy.{name}={str(value).lower().replace('none', 'null')}" for name, value in update.items()]
-        changed = with_settings(context, stage, {"rollout_engine": "shared_prompts", **update})
-        yield ("train_policy.rollout_engine=shared_prompts", *shown), changed
+        update = without_vllm(context.config.train_policy)
+        settings = tuple(f"train_policy.{name}={shown(value)}" for name, value in update.items())
+        yield settings, with_settings(context, stage, update)
+
+
+def without_vllm(policy: TrainPolicyConfig) -> dict[str, object]:
+    """The changes of a policy's training by vLLM that let its ranks write by themselves."""
+    usual: dict[str, object] = {"vllm_gpus": 0, "vllm_memory_fraction": None, "vllm_sleeps": True}
+    own = {name: value for name, value in usual.items() if getattr(policy, name) != value}
+    return {"rollout_engine": "shared_prompts", **own}
+
+
+def shown(value: object) -> str:
+    """A value as `--set` takes it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _smaller_batches(context: PlanContext, stage: StageName) -> Iterator[Change]:

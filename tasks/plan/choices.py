@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 from containers.contracts.configs.parts.training import Checkpointing
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -13,7 +12,7 @@ from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from containers.contracts.schedule import ScheduleError
 from tasks.config.errors import Mistake
-from tasks.plan.changes import DIVISIBLE, TRAININGS, is_allowed, may_divide_policy, with_settings
+from tasks.plan.changes import DIVISIBLE, TRAININGS, is_allowed, may_divide_policy, shown, with_settings, without_vllm
 from tasks.plan.figures import Figure, PlanContext, StagePlan
 from tasks.plan.fit import ROOM
 from tasks.plan.limits import memory_bytes
@@ -83,8 +82,8 @@ def _of_stage(context: PlanContext, planned: StagePlan, planner: Callable[[PlanC
     best: dict[tuple[str, ...], Choice] = {}
     for choice in sorted(fitting, key=_rank):
         best.setdefault(_kind(choice), choice)
-    shown = list(best.values())
-    return [*shown[:_SHOWN], *(choice for choice in shown[_SHOWN:] if not choice.changes)]
+    found = list(best.values())
+    return [*found[:_SHOWN], *(choice for choice in found[_SHOWN:] if not choice.changes)]
 
 
 def _kind(choice: Choice) -> tuple[str, ...]:
@@ -128,21 +127,22 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
     section = getattr(context.config, stage.value)
     whole = next((figure.value for figure in planned.figures if figure.name == "computed at a time"), None)
     packs = [None, *(int(whole * size) for size in _PACK_SIZES)] if whole and section.pack else [None]
-    quantizations = [section.quantization]
     divides = stage_profile(context.profile, stage).distribution == "fsdp"
-    may_be_quantized = section.lora is not None and getattr(section, "rollout_engine", "") != "vllm"
-    if may_be_quantized and section.quantization is None:
+    quantizations = [section.quantization]
+    if section.lora is not None and section.quantization is None:
         quantizations.append("nf4")
     distributions = ["as it is"]
     divides_policy = stage is StageName.TRAIN_POLICY and may_divide_policy(context)
     if divides_policy or (stage in DIVISIBLE and context.profile.num_processes > 1 and not divides):
         distributions.append("fsdp")
     for quantization, checkpointing, pack, distribution, engine in product(
-        quantizations, _CHECKPOINTING, packs, distributions, _engines(section)
+        quantizations, _CHECKPOINTING, packs, distributions, _engines(context, stage)
     ):
         if pack is not None and pack < _SHORTEST_PACK:
             continue
         update: dict[str, object] = dict(engine)
+        if quantization is not None and update.get("rollout_engine", getattr(section, "rollout_engine", "")) == "vllm":
+            continue
         if quantization != section.quantization:
             update["quantization"] = quantization
         if checkpointing != section.gradient_checkpointing:
@@ -152,7 +152,7 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
         if distribution == "fsdp" and divides_policy:
             update["distribution"] = "fsdp"
         changed = with_settings(context, stage, update)
-        changes = [f"{stage.value}.{name}={_yaml(value)}" for name, value in update.items()]
+        changes = [f"{stage.value}.{name}={shown(value)}" for name, value in update.items()]
         if distribution == "fsdp" and not divides_policy:
             profile = changed.profile.model_copy(update={"distribution": "fsdp"})
             changed = replace(changed, profile=profile)
@@ -161,16 +161,17 @@ def _variants(context: PlanContext, planned: StagePlan) -> Iterator[tuple[tuple[
             yield tuple(changes), changed
 
 
-def _engines(section: Any) -> Iterator[dict[str, object]]:
-    """Yield changes of what writes a policy's completions: none, vLLM beside each rank, and other shares for it."""
+def _engines(context: PlanContext, stage: StageName) -> Iterator[dict[str, object]]:
+    """Yield changes of what writes a completion: as it is, without vLLM, vLLM beside each rank, other shares for it."""
     yield {}
-    if not isinstance(section, TrainPolicyConfig) or section.vllm_gpus:
+    section = getattr(context.config, stage.value)
+    if not isinstance(section, TrainPolicyConfig):
+        return
+    if section.rollout_engine == "vllm":
+        yield without_vllm(section)
+    if section.vllm_gpus:
         return
     engine: dict[str, object] = {} if section.rollout_engine == "vllm" else {"rollout_engine": "vllm"}
     if engine:
         yield engine
     yield from ({**engine, "vllm_memory_fraction": share} for share in _VLLM_SHARES)
-
-
-def _yaml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -296,7 +296,7 @@ def generation_work(
     if profile.num_gpus:
         starting *= launches or 1.0
     if launches is None and profile.num_gpus:
-        starting = _SECONDS_IN_A_GRAPH
+        starting = speed.graph_token_s or _SECONDS_IN_A_GRAPH
     if quantization is not None:
         starting *= _DEQUANTIZING_FACTOR
     token = max(reading, shape.num_hidden_layers * starting)

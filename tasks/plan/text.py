@@ -119,7 +119,7 @@ def choice_lines(plan: RunPlan) -> list[str]:
             saved = _saved_text(choice.saved_seconds) if stage in fits_as_it_is else ""
             speed = "" if choice.speed is None or choice.speed.value is None else f"{_speed_text(choice.speed):>22}  "
             lines.append(f"    {number}. {size_text(choice.memory_bytes):>9}  {took:>7}{saved:<14}  {speed}{how}")
-    if any("vllm" in change for choice in plan.choices for change in choice.changes):
+    if any("rollout_engine=vllm" in change for choice in plan.choices for change in choice.changes):
         lines.append("  vllm needs a stage image that has it (docs/training.md).")
     return lines
 

@@ -96,11 +96,13 @@ class MeasuredSpeed(Frozen):
         flops: of the run's packed training step, by the plan's count of operations.
         memory_bytes_per_s: read and written by a copy on the card.
         block_token_s: one generated token in one layer of a model without adapters; None: not measured.
+        graph_token_s: one generated token in one layer by vLLM, reading of weights included; None: not measured.
     """
 
     flops: float = Field(gt=0)
     memory_bytes_per_s: float = Field(gt=0)
     block_token_s: float | None = Field(None, gt=0)
+    graph_token_s: float | None = Field(None, gt=0)
 
 
 class Selftest(Frozen):

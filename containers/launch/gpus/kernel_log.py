@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 KERNEL_LOG = Path("/dev/kmsg")
@@ -27,12 +26,18 @@ _BUS = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})")
 def xid_errors(log: Path = KERNEL_LOG) -> dict[tuple[int, ...], tuple[str, ...]]:
     """Bus of the GPU → its Xid errors of the card itself; empty where this user may not read the log."""
     found: dict[tuple[int, ...], dict[str, None]] = {}
-    for line in _log_lines(log):
-        match = _XID.search(line)
-        if match and int(match.group(2)) in _TELLING_XIDS:
-            number, words = match.group(2), _TELLING_XIDS[int(match.group(2))]
-            found.setdefault(bus_key(match.group(1)), {})[f"{number} ({words})"] = None
+    for bus, error in told_xids(log) or ():
+        found.setdefault(bus, {})[error] = None
     return {bus: tuple(errors) for bus, errors in found.items()}
+
+
+def told_xids(log: Path = KERNEL_LOG) -> list[tuple[tuple[int, ...], str]] | None:
+    """Bus of the GPU and Xid error of the card itself, for each in the log; None where this user may not read it."""
+    lines = _log_lines(log)
+    if lines is None:
+        return None
+    matches = (match for line in lines if (match := _XID.search(line)) and int(match.group(2)) in _TELLING_XIDS)
+    return [(bus_key(one.group(1)), f"{one.group(2)} ({_TELLING_XIDS[int(one.group(2))]})") for one in matches]
 
 
 def bus_key(text: str) -> tuple[int, ...]:
@@ -41,18 +46,23 @@ def bus_key(text: str) -> tuple[int, ...]:
     return tuple(int(part, 16) for part in match.groups()) if match else ()
 
 
-def _log_lines(path: Path) -> Iterator[str]:
-    """Yield the present lines of the log, without blocking; the kernel's log gives one record per read."""
+def _log_lines(path: Path) -> list[str] | None:
+    """The present lines of the log, without blocking; None where it cannot be opened.
+
+    The kernel's log gives one record per read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return
+        return None
+    found: list[str] = []
     left = _MAX_LOG_BYTES
     try:
         while left > 0 and (record := os.read(descriptor, 64 * 1024)):
             left -= len(record)
-            yield from record.decode("utf-8", errors="replace").splitlines()
+            found += record.decode("utf-8", errors="replace").splitlines()
     except OSError:  # the end of the kernel's log, or a record that was overwritten meanwhile
-        return
+        pass
     finally:
         os.close(descriptor)
+    return found

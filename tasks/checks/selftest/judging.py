@@ -53,6 +53,7 @@ _SMALLER = (
     "If a GPU was full: lower pack_tokens or max_length, or take another profile (`rlhf plan --choose`). Anything else "
     "is a defect of rlhf-flows: send the self-test's file."
 )
+_OTHER_ENGINE = "Use train_policy.rollout_engine: shared_prompts, or mend the engine's installation."
 RULES = {
     "cards": Rule(
         "cards", "each card works and fits the profile; the driver runs the image's CUDA", problems.cards, _REPORT
@@ -98,10 +99,11 @@ RULES = {
     "resume": Rule("resume", "killed, stopped and resumed: the same weights", problems.resume, _REPORT),
     "rollouts": Rule(
         "rollout engine",
-        "a policy trains with it; it says what the policy says",
-        problems.nothing_more,
-        "Use train_policy.rollout_engine: shared_prompts, or mend the engine's installation.",
+        f"it starts within {problems.MOST_START_S:.0f} s, and says what the policy says after two changes of weights",
+        problems.rollouts,
+        _OTHER_ENGINE,
     ),
+    "policy_training": Rule("policy's training", "a small policy trains with it", problems.nothing_more, _OTHER_ENGINE),
     "reload": Rule("save and reload", "merged and adapter score as in memory", problems.nothing_more, _REPORT),
     "signals": Rule(
         "signals",

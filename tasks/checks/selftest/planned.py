@@ -44,6 +44,7 @@ class Subject:
         words: of the shape, for people.
         note: how it differs from the run's model, or why it is not known; empty: it is the run's.
         reward, policy: the stages' configurations; the policy's rewards are a rule, as no reward model is at hand.
+        rollouts: the policy's with the run's own engine; `policy` has one that needs no files.
     """
 
     run: RunConfig
@@ -52,6 +53,7 @@ class Subject:
     note: str
     reward: TrainRewardModelConfig
     policy: TrainPolicyConfig | None
+    rollouts: TrainPolicyConfig | None
 
     @property
     def is_of_the_run(self) -> bool:
@@ -71,14 +73,15 @@ def subject_of(run: RunConfig) -> Subject:
         ConfigError: the model's config.json is there, and cannot be used.
     """
     found, reward = find_model_shape(run), run.train_reward_model
-    policy = _without_reward_model(run.policy_on_rewards)
+    rollouts = _without_reward_model(run.policy_on_rewards)
+    policy = _without_files(rollouts)
     if found is None and run.gpu_profile.num_gpus:
         note = "the shape of the run's model is not known here: `rlhf fetch` it first"
-        return Subject(run, None, "unknown", note, reward, policy)
+        return Subject(run, None, "unknown", note, reward, policy, rollouts)
     if found is not None and (
         run.gpu_profile.num_gpus or total_parameters(found.shape, head="language") <= _MOST_PARAMETERS_ON_CPU
     ):
-        return Subject(run, found, found.words, "", reward, policy)
+        return Subject(run, found, found.words, "", reward, policy, rollouts)
     why = "is not known here" if found is None else "is too large for a processor"
     return Subject(
         run,
@@ -87,17 +90,23 @@ def subject_of(run: RunConfig) -> Subject:
         f"Of a small Qwen3 with short texts: the run's own model {why}.",
         reward.model_copy(update={"max_length": min(reward.max_length, _SHORT_TOKENS), "pack_tokens": None}),
         policy and policy.model_copy(update={**_short_completions(policy), "pack_tokens": None}),
+        rollouts and rollouts.model_copy(update={**_short_completions(rollouts), "pack_tokens": None}),
     )
 
 
 def _without_reward_model(policy: TrainPolicyConfig | None) -> TrainPolicyConfig | None:
-    """The configuration with a rule as reward, judged by no model, and an engine that needs no files."""
+    """The configuration with a rule as reward, judged by no model."""
     if policy is None:
         return None
     rule = RegexTerm.model_validate({"kind": "outcome", "pattern": "[02468]$"})
-    changes = {"rewards": (rule,), "evidence": None, "vllm_gpus": 0}
-    engine = "shared_prompts" if policy.rollout_engine == "vllm" else policy.rollout_engine
-    return policy.model_copy(update={**changes, "rollout_engine": engine})
+    return policy.model_copy(update={"rewards": (rule,), "evidence": None})
+
+
+def _without_files(policy: TrainPolicyConfig | None) -> TrainPolicyConfig | None:
+    """The configuration with an engine that needs no files."""
+    if policy is None or policy.rollout_engine != "vllm":
+        return policy
+    return policy.model_copy(update={"rollout_engine": "shared_prompts", "vllm_gpus": 0})
 
 
 def _short_completions(policy: TrainPolicyConfig) -> dict[str, int]:
@@ -110,6 +119,8 @@ def beside_plan(measured: Measured, subject: Subject, profile: GpuProfile) -> Me
 
     On a processor memory is that of the whole program, which the plan does not know so finely.
     """
+    if measured.probe == "rollouts":
+        return _of_vllm(measured, subject, profile)
     tokens = measured.one("largest_pack")
     if tokens is None or not subject.is_of_the_run or not profile.num_gpus:
         return measured
@@ -153,6 +164,15 @@ def _of_policy(measured: Measured, subject: Subject, profile: GpuProfile, tokens
         Measurement(name="layers", value=load.shape.num_hidden_layers, unit="layers"),
         Measurement(name="launches", value=times, unit="times a plain model's"),
     ]
+
+
+def _of_vllm(measured: Measured, subject: Subject, profile: GpuProfile) -> Measured:
+    """What vLLM was measured on, if a plan can use it: a card, and the shape of the run."""
+    by_vllm = subject.rollouts is not None and subject.rollouts.rollout_engine == "vllm"
+    if not by_vllm or not subject.is_of_the_run or subject.shape is None or not profile.num_gpus:
+        return measured
+    layers = Measurement(name="layers", value=subject.shape.shape.num_hidden_layers, unit="layers")
+    return measured.model_copy(update={"values": (*measured.values, layers)})
 
 
 def _planned(memory: dict[str, int]) -> Measurement:

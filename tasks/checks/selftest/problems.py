@@ -11,7 +11,7 @@ from containers.formatting import size
 from tasks.plan.inputs.gpu_speed import Card
 
 LEAST_SHARE, LEAST_OF_MEDIAN = 0.45, 0.90
-MOST_CONTEXT_S, MOST_HELD_S = 30.0, 60.0
+MOST_CONTEXT_S, MOST_HELD_S, MOST_START_S = 30.0, 60.0, 180.0
 LEAST_BUS, LEAST_BUS_PCIE = 100e9, 5e9
 LEAST_FROM_HOST = 5e9
 LEAST_OF_PAIRS, MOST_SHM = 0.5, 0.5
@@ -234,6 +234,19 @@ def resume(measured: Measured, facts: Facts) -> Sequence[Problem]:
     return found
 
 
+def rollouts(measured: Measured, facts: Facts) -> Sequence[Problem]:
+    """An engine that starts slowly."""
+    return [
+        (
+            f"{value.of} took {value.value:.0f} s to start",
+            "Each stage that uses it waits as long: look at the disk of run.store_dir, where its model and its caches "
+            "lie, and at the log for what it compiled.",
+        )
+        for value in measured.figures("start")
+        if value.value > MOST_START_S
+    ]
+
+
 def signals(measured: Measured, facts: Facts) -> Sequence[Problem]:
     """Checkpoints that were lost, a stop that was none, and memory that was not given back."""
     found: list[Problem] = []
@@ -269,4 +282,12 @@ def load(measured: Measured, facts: Facts) -> Sequence[Problem]:
             if value.value:
                 advice = "See to its cooling and its power limit." if name == "throttled" else "Have it replaced."
                 found.append((f"{value.of} {what} under load", f"{value.of}: {advice}"))
+    for value in measured.figures("new_xid"):
+        found.append(
+            (
+                f"{value.of}, since the self-test began",
+                "Look at `dmesg | grep -i xid`: reset the card or restart the machine, and have it examined if it "
+                "comes again.",
+            )
+        )
     return found

@@ -20,6 +20,7 @@ from containers.harness.measure import cpu_model
 from containers.launch.base import LaunchError
 from containers.launch.gpus.cards import GpuReport
 from containers.launch.gpus.inventory import read_gpus
+from containers.launch.gpus.kernel_log import told_xids
 from tasks.checks.selftest.cards import Watch, card_rows
 from tasks.checks.selftest.judging import RULES, judged
 from tasks.checks.selftest.launching import Launch, Machine, measured
@@ -37,7 +38,8 @@ _PACKAGES = ("torch", "transformers", "trl", "peft", "triton", "vllm")
 _NO_GPUS, _NO_RANKS = "the profile has no GPUs", "the profile has one rank"
 _NO_CARDS = "the cards of the profile cannot be had"
 _ON_CARDS = ("container", "memory", "kernels", "numbers")
-_LIMIT_S = 240.0
+# Of a program; of one that writes a model for vLLM and starts it.
+_LIMIT_S, _ENGINE_LIMIT_S = 240.0, 480.0
 
 
 @dataclass
@@ -62,6 +64,7 @@ class Selftesting:
 
     def __post_init__(self) -> None:
         self.subject = subject_of(self.run)
+        self.xids_before = told_xids()
         self.report = read_gpus() if self.run.gpu_profile.num_gpus else GpuReport()
         self.profile: GpuProfile = with_card_here(self.run.gpu_profile, self.report)
 
@@ -119,20 +122,24 @@ class Selftesting:
             yield Measured(probe="connections", refused=_NO_RANKS)
             probes = ("reward_step",)
         yield from self._of_stage(machine, probes, self.subject.reward)
-        if self.subject.policy is None:
-            yield Measured(probe="policy_step", refused="the run trains no policy on rewards")
-        else:
-            yield from self._of_stage(machine, ("policy_step",), self.subject.policy)
+        for probe, config in (("policy_step", self.subject.policy), ("rollouts", self.subject.rollouts)):
+            if config is None:
+                yield Measured(probe=probe, refused="the run trains no policy on rewards")
+            else:
+                by_vllm = config.rollout_engine == "vllm"
+                yield from self._of_stage(machine, (probe,), config, limit_s=_ENGINE_LIMIT_S if by_vllm else _LIMIT_S)
 
-    def _of_stage(self, machine: Machine, probes: tuple[str, ...], config: StageConfig) -> Iterator[Measured]:
+    def _of_stage(
+        self, machine: Machine, probes: tuple[str, ...], config: StageConfig, *, limit_s: float = _LIMIT_S
+    ) -> Iterator[Measured]:
         """Probes with the ranks and the batch of a stage."""
         profile, batch = config_profile(machine.profile, config), stage_batch(config, machine.profile)
-        for found in self._of(machine, Launch(probes, profile, _LIMIT_S, config=config, batch=batch)):
+        for found in self._of(machine, Launch(probes, profile, limit_s, config=config, batch=batch)):
             yield beside_plan(found, self.subject, machine.profile)
 
     def _stages(self, machine: Machine) -> Iterator[Measured]:
         """The rows that real stages give."""
-        names = ("reload", "one_rank", "signals", "resume", "rollouts")
+        names = ("reload", "one_rank", "signals", "resume", "policy_training")
         self._begin(*names)
         policy = self.run.policy_on_rewards
         pipeline = SmallPipeline(machine, self.data, engine=policy.rollout_engine if policy else "shared_prompts")
@@ -143,15 +150,16 @@ class Selftesting:
         yield pipeline.reload(whole)
         yield pipeline.one_rank(whole)
         yield from pipeline.interrupted(whole)
-        yield pipeline.rollouts()
+        yield pipeline.policy_training()
 
     def _load(self, machine: Machine) -> Iterator[Measured]:
         if not machine.profile.num_gpus:
             yield Measured(probe="load", refused=_NO_GPUS)
             return
-        watch = Watch(machine.gpu_ids)
+        watch = Watch(machine.gpu_ids, {gpu.uuid: gpu.bus for gpu in self.report.gpus}, before=self.xids_before)
         for found in self._of(machine, Launch(("load",), machine.all_cards, _LIMIT_S), watch=watch):
-            yield found.model_copy(update={"values": (*found.values, *watch.measured())})
+            values, notes = (*found.values, *watch.measured()), (*found.notes, *watch.notes())
+            yield found.model_copy(update={"values": values, "notes": notes})
 
     def _begin(self, *probes: str) -> None:
         self.say(f"{'…':<8} {', '.join(RULES[probe].name for probe in probes)}")
@@ -214,7 +222,13 @@ def speed_of(rows: dict[str, ProbeResult], profile: GpuProfile) -> MeasuredSpeed
     token = None
     if "launches" in policy:
         token = policy["generated_token"] / policy["layers"] / policy["launches"]
-    return MeasuredSpeed(flops=reward["work"] / reward["step"], memory_bytes_per_s=memory["copy"], block_token_s=token)
+    written = figures("rollouts")
+    return MeasuredSpeed(
+        flops=reward["work"] / reward["step"],
+        memory_bytes_per_s=memory["copy"],
+        block_token_s=token,
+        graph_token_s=written["engine_token"] / written["layers"] if "layers" in written else None,
+    )
 
 
 def run_selftest(run: RunConfig, *, code: CodeIdentity, data: Path, say: Callable[[str], None]) -> Selftest:

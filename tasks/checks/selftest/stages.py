@@ -204,18 +204,18 @@ class SmallPipeline:
         )[0]
         return found.model_copy(update={"values": (from_step, *found.values)})
 
-    def rollouts(self) -> Measured:
+    def policy_training(self) -> Measured:
         """A policy's training with the run's rollout engine, which is tried by the stage itself before it is used."""
         started = time.monotonic()
-        made = self.attempt(StageName.TRAIN_POLICY, "rollouts")
+        made = self.attempt(StageName.TRAIN_POLICY, "whole")
         if made is None:
-            return Measured(probe="rollouts", error=self._last_failure() or "the training gave no result")
+            return Measured(probe="policy_training", error=self._last_failure() or "the training gave no result")
         told = self.figures[-1]
         values = [Measurement(name="training", value=time.monotonic() - started, unit="s", of=self.engine)]
         if "median_step_s" in told:
             values.append(Measurement(name="step", value=told["median_step_s"], unit="s", of=self.engine))
         notes = tuple(note for note in told["notes"] if "enerated" in note or "engine" in note)
-        return Measured(probe="rollouts", values=tuple(values), notes=notes)
+        return Measured(probe="policy_training", values=tuple(values), notes=notes)
 
     def _saved(self, way: str) -> set[str]:
         folder = self.work(StageName.TRAIN_REWARD_MODEL, way) / CHECKPOINTS_FOLDER

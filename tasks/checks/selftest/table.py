@@ -7,7 +7,9 @@ from containers.document.model import Column, Table
 from containers.formatting import duration, number, size
 
 # Figures that no reader of a table needs: units of a judgement, and what a verdict says already.
-_LEFT_OUT = frozenset({"rounding", "findings", "drifted", "loads", "rows", "failures", "work", "layers", "launches"})
+_LEFT_OUT = frozenset(
+    {"rounding", "findings", "drifted", "loads", "rows", "failures", "work", "layers", "launches", "new_xid"}
+)
 _LEFT_OUT_AT_ZERO = frozenset({"wrong_words", "throttled", "new_errors", "in_use"})
 
 

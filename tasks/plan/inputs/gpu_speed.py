@@ -149,6 +149,7 @@ class GpuSpeed:
     Attributes:
         words: of it, and where it is from.
         block_token_s: of one generated token in one layer of a plain model; None: not measured.
+        graph_token_s: of one in one layer by vLLM; None: not measured.
     """
 
     flops: float
@@ -156,6 +157,7 @@ class GpuSpeed:
     words: str
     is_measured: bool = False
     block_token_s: float | None = None
+    graph_token_s: float | None = None
 
 
 def gpu_speed(profile: GpuProfile) -> GpuSpeed:
@@ -168,7 +170,14 @@ def gpu_speed(profile: GpuProfile) -> GpuSpeed:
             f"{own.flops / 1e12:.0f} TFLOP/s in {profile.precision} and {own.memory_bytes_per_s / 1e12:.2g} TB/s a "
             f"GPU, measured by {profile.measured_by}"
         )
-        return GpuSpeed(own.flops, own.memory_bytes_per_s, words, is_measured=True, block_token_s=own.block_token_s)
+        return GpuSpeed(
+            own.flops,
+            own.memory_bytes_per_s,
+            words,
+            is_measured=True,
+            block_token_s=own.block_token_s,
+            graph_token_s=own.graph_token_s,
+        )
     card, which = card_of(profile)
     flops, memory = _FLOPS_SHARE * card.tflops * 1e12, _MEMORY_SHARE * card.terabytes * 1e12
     words = (

@@ -46,6 +46,7 @@ def test_two_ranks_on_a_processor_pass_and_the_file_says_it_all(
     assert figures["memory"]["wrong_words"] == 0
     assert figures["kernels"]["gradient"] < 1e-4
     assert (found.profile, found.num_gpus, found.speed) == ("cpu-2", 0, None)
+    assert figures["rollouts"]["apart"] < 1e-3 < figures["rollouts"]["moved"]
     assert "torch" in dict(found.packages)
     assert json.loads(path.read_text())["version"] == 1
 
@@ -75,6 +76,7 @@ def test_cards_that_torch_does_not_see_fail_each_probe_with_its_reason_and_are_g
         "signals",
         "resume",
         "rollouts",
+        "policy_training",
         "load",
     ):
         assert "torch" in rows[probe].why and "sees none" in rows[probe].why, probe

@@ -1,6 +1,7 @@
 """Runs whose pairs have known lengths, and the figures of their plans."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ SHAPE = {
     "num_key_value_heads": 4,
     "vocab_size": 50_000,
 }
+
+
+# The ranks write completions by themselves, whatever the run's file says.
+BY_RANKS = ("train_policy.rollout_engine=shared_prompts", "train_policy.vllm_memory_fraction=null")
+
+
+def run_by_ranks(path: Path, *, overrides: Sequence[str] = (), profile: str | None = None) -> LoadedConfig:
+    """The run of that file with `BY_RANKS`, before the overrides."""
+    return load_run_config(path, overrides=[*BY_RANKS, *overrides], profile=profile)
 
 
 def figure_of(plan: RunPlan, stage: StageName, start: str) -> Figure:

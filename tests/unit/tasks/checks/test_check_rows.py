@@ -99,4 +99,4 @@ def test_vllm_is_looked_for_where_the_stages_run() -> None:
     row = vllm_finding("docker", without)
     assert row.verdict == "failure"
     assert "build.sh --tag rlhf-stage:gpu --with vllm==0.29.0" in row.advice
-    assert "rollout_engine: shared_prompts" in row.advice
+    assert "--set train_policy.rollout_engine=shared_prompts" in row.advice

@@ -62,7 +62,8 @@ WHOLE = [
             [("resumed_from_step", 24.0, "", ""), ("same_weights", 0.0, "yes", ""), ("relative", 1e-5, "", "")],
             FACTS,
         ),
-        ("rollouts", [], FACTS),
+        ("rollouts", [("start", 95.0, "s", "vllm")], FACTS),
+        ("policy_training", [], FACTS),
         ("reload", [("apart", 0.02, "score", "")], FACTS),
         ("signals", [*WHOLE, ("memory_held", 2.0, "s", "SIGKILL")], FACTS),
         (
@@ -141,6 +142,13 @@ def test_what_is_as_it_should_be_passes(probe: str, figures: list[Figure], facts
         ("resume", [("resumed_from_step", 9.0, "", "")], "cannot be compared", "report it"),
         ("signals", [("checkpoints", 0.0, "whole", "SIGKILL")], "no whole checkpoint after SIGKILL", "store_dir"),
         ("signals", [("ended_as_cancelled", 0.0, "yes", "")], "did not end as cancelled after SIGTERM", "report it"),
+        ("rollouts", [("start", 200.0, "s", "vllm")], "vllm took 200 s to start", "store_dir"),
+        (
+            "load",
+            [("new_xid", 1.0, "error", "GPU 3: Xid 79 (fell off the bus)")],
+            "GPU 3: Xid 79 (fell off the bus), since the self-test began",
+            "dmesg",
+        ),
         ("signals", [("memory_held", 60.1, "s", "SIGKILL")], "after SIGKILL the cards' memory was held", "nvidia-smi"),
         (
             "load",

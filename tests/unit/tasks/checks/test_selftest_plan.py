@@ -17,6 +17,8 @@ from tasks.plan.run_plan import draft_plan
 
 RUN = "configs/runs/helpsteer3-qwen3-8b.yaml"
 CARD = "NVIDIA H100 80GB HBM3"
+SECONDS = Measurement(name="engine_token", value=0.0144, unit="s")
+START = Measurement(name="start", value=70.0, unit="s", of="vllm")
 
 
 @pytest.fixture
@@ -38,6 +40,7 @@ def test_the_runs_own_shape_is_measured_with_a_rule_as_reward_and_an_engine_with
     assert subject.policy is not None
     assert subject.policy.rollout_engine == "shared_prompts"
     assert [term.type for term in subject.policy.rewards] == ["regex"]
+    assert subject.rollouts is not None and subject.rollouts.rollout_engine == "vllm", "the engine's probe writes files"
 
 
 def test_the_plan_for_the_measured_tokens_is_that_of_the_run(subject: Subject) -> None:
@@ -78,6 +81,13 @@ def test_a_peak_is_judged_by_that_plan_and_the_speed_is_of_its_work(subject: Sub
     assert speed.flops == pytest.approx(6 * 6.95e9 * 16_000 / 1.5, rel=0.01)
     assert speed.memory_bytes_per_s == 2.5e12, "the slowest card"
     assert speed.block_token_s == pytest.approx(0.0432 / 36 / 2.4)
+    assert speed.graph_token_s is None
+    by_vllm = beside_plan(Measured(probe="rollouts", values=(SECONDS, START)), subject, profile)
+    rows["rollouts"] = judged(by_vllm, facts)
+    measured_too = speed_of(rows, profile)
+    assert measured_too is not None and measured_too.graph_token_s == pytest.approx(0.0144 / 36)
+    rows["rollouts"] = judged(by_vllm.model_copy(update={"error": "it never started"}), facts)
+    assert speed_of(rows, profile) == speed
     rows["reward_step"] = judged(heavy, facts)
     assert speed_of(rows, profile) is None, "no plan is made of a step that failed"
 

@@ -7,6 +7,7 @@ from fakes.warm_rlhf import WarmRlhf
 
 from tasks.config.errors import InvalidConfigError
 from tasks.config.loading import load_run_config
+from tests.unit.factories.plan_runs import BY_RANKS
 from tests.unit.factories.run_files import write_run
 
 
@@ -65,7 +66,8 @@ def test_an_unknown_template_is_told_with_the_override_that_named_it(
 
 
 def test_the_plan_of_a_head_trained_alone_reckons_with_frozen_weights(project: Path, warm_rlhf: WarmRlhf) -> None:
-    settings = ["--set", "train_reward_model.trainable=head", "--set", "train_reward_model.lora=null"]
+    head = ("train_reward_model.trainable=head", "train_reward_model.lora=null", *BY_RANKS)
+    settings = [part for setting in head for part in ("--set", setting)]
     ran = warm_rlhf("plan", "-c", "configs/runs/helpsteer3-qwen3-8b.yaml", *settings, cwd=project)
     assert ran.returncode == 0, ran.stderr
     assert "trained parameters 4.1K = 4,096 (exact; 0.00%)" in " ".join(ran.stdout.split())

@@ -15,7 +15,7 @@ from tasks.plan.figures import Figure, StagePlan, duration_text
 from tasks.plan.inputs.data import count_rows
 from tasks.plan.run_plan import draft_plan, plan_run
 from tasks.plan.text import figure_text, render_plan
-from tests.unit.factories.plan_runs import pair, run_on, small_run, stage_of
+from tests.unit.factories.plan_runs import pair, run_by_ranks, run_on, small_run, stage_of
 from tests.unit.factories.run_files import write_run
 
 PRODUCTION = "configs/runs/helpsteer3-qwen3-8b.yaml"
@@ -54,7 +54,7 @@ def test_the_production_run_fits_every_profile_of_its_size(production: Path, pro
 
 
 def test_the_plan_says_when_checkpoints_are_written_and_what_the_host_must_hold(production: Path) -> None:
-    plan = plan_run(load_run_config(production))
+    plan = plan_run(run_by_ranks(production))
     lines = [" ".join(line.split()) for line in render_plan(plan).splitlines()]
     assert "saves every 18 steps, and at each evaluation that is the best so far" in lines
     assert "saves every 20 steps" in lines

@@ -7,8 +7,9 @@ import pytest
 from containers.contracts.hardware import GIB
 from tasks.config.loading import load_run_config
 from tasks.plan.limits import memory_bytes
-from tasks.plan.run_plan import RunPlan, UnfitRunError, plan_run
+from tasks.plan.run_plan import RunPlan, UnfitRunError, draft_plan, plan_run
 from tasks.plan.text import choice_lines, render_plan
+from tests.unit.factories.plan_runs import run_by_ranks
 
 _TRAININGS = ("train_reward_model", "train_policy")
 PRODUCTION = "configs/runs/helpsteer3-qwen3-8b.yaml"
@@ -21,7 +22,7 @@ def in_the_project(project: Path, smi: pytest.MonkeyPatch) -> None:
 
 
 def _plan(profile: str, *overrides: str, model: Path | None = None) -> RunPlan:
-    loaded = load_run_config(PRODUCTION, profile=profile, overrides=list(overrides))
+    loaded = run_by_ranks(Path(PRODUCTION), profile=profile, overrides=overrides)
     return plan_run(loaded, model_config=model, chooses=True)
 
 
@@ -55,6 +56,19 @@ def test_eight_h100_reach_the_public_bars_by_settings_that_the_plan_proposes() -
     assert "vllm needs a stage image that has it" in choice_lines(plan)[-1]
 
 
+def test_a_run_by_vllm_that_does_not_fit_is_offered_the_ranks_own_writing(tmp_path: Path) -> None:
+    """Half of 24 GiB holds no 8B model, so the ranks write, with weights of 4 bits."""
+    draft = draft_plan(load_run_config(Path(PRODUCTION), profile="1x24gb").config, chooses=True)
+    assert {mistake.key for mistake in draft.mistakes} >= {"train_policy.vllm_memory_fraction"}
+    for changes in _changes(draft, "train_policy"):
+        assert {"train_policy.rollout_engine=shared_prompts", "train_policy.quantization=nf4"} <= set(changes)
+        assert _plan("1x24gb", *changes).mistakes == ()
+    assert "vllm needs" not in "".join(choice_lines(draft)), "none of them uses it"
+    fits = plan_run(load_run_config(Path(PRODUCTION), profile="8x80gb"), chooses=True)
+    assert () in _changes(fits, "train_policy")
+    assert not any("shared_prompts" in str(changes) for changes in _changes(fits, "train_policy")), "vLLM is faster"
+
+
 def test_vllm_is_not_proposed_where_it_cannot_hold_the_model() -> None:
     plan = _plan("1x24gb")
     assert not any("vllm" in change for changes in _changes(plan, "train_policy") for change in changes)
@@ -80,7 +94,7 @@ def test_they_are_printed_as_they_can_be_typed_and_only_where_wanted() -> None:
     text = render_plan(_plan("1x24gb"))
     assert "Settings that fit 24 GiB with room to spare" in text
     assert "--set train_policy.quantization=nf4" in text
-    loaded = load_run_config(PRODUCTION, profile="1x24gb")
+    loaded = run_by_ranks(Path(PRODUCTION), profile="1x24gb")
     assert "Settings that fit" not in render_plan(plan_run(loaded))
     assert plan_run(load_run_config("configs/runs/demo.yaml"), chooses=True).choices == ()
 

@@ -8,10 +8,9 @@ from fakes.warm_rlhf import WarmRlhf
 from containers.contracts.hardware import GIB
 from containers.contracts.names import StageName
 from tasks.config.errors import InvalidConfigError
-from tasks.config.loading import load_run_config
 from tasks.plan.run_plan import draft_plan, plan_run
 from tasks.plan.text import render_plan
-from tests.unit.factories.plan_runs import pair, run_on
+from tests.unit.factories.plan_runs import pair, run_by_ranks, run_on
 
 PRODUCTION = "configs/runs/helpsteer3-qwen3-8b.yaml"
 
@@ -23,7 +22,7 @@ def in_the_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refusals(*overrides: str, profile: str | None = None) -> list[str]:
     with pytest.raises(InvalidConfigError) as caught:
-        plan_run(load_run_config(Path(PRODUCTION), overrides=overrides, profile=profile))
+        plan_run(run_by_ranks(Path(PRODUCTION), overrides=overrides, profile=profile))
     return [str(mistake) for mistake in caught.value.mistakes]
 
 
@@ -37,7 +36,7 @@ def test_whole_weights_that_no_gpu_of_the_profile_holds_are_refused_for_adapters
     )
     # The check says all else too, and the mistake with it.
     assert "MORE THAN THE GPU HAS" in render_plan(
-        draft_plan(load_run_config(Path(PRODUCTION), overrides=["train_reward_model.lora=null"]).config)
+        draft_plan(run_by_ranks(Path(PRODUCTION), overrides=["train_reward_model.lora=null"]).config)
     )
 
 
@@ -48,7 +47,7 @@ def test_host_memory_is_offered_before_other_weights_are_trained() -> None:
     assert said.endswith(f"The smallest change that fits: {both} (30 GiB).")
     overrides = ["lora=null", "optimizer.offload=true"]
     advised = [f"train_reward_model.{one}" for one in overrides] + ["gpu_profile.distribution=fsdp"]
-    assert plan_run(load_run_config(Path(PRODUCTION), overrides=advised)).mistakes == ()
+    assert plan_run(run_by_ranks(Path(PRODUCTION), overrides=advised)).mistakes == ()
 
 
 def test_no_change_is_offered_that_another_training_refuses() -> None:
@@ -66,8 +65,8 @@ def test_the_advised_adapters_are_all_that_a_run_with_whole_weights_has_to_chang
         in refusals(whole, f"{section}.lora=null", profile="1x48gb")[0]
     )
     with pytest.raises(InvalidConfigError, match="trainable is `full`, which has no adapters"):
-        load_run_config(Path(PRODUCTION), overrides=[whole, adapters])
-    advised = load_run_config(Path(PRODUCTION), overrides=[whole, adapters, f"{section}.trainable=lora"])
+        run_by_ranks(Path(PRODUCTION), overrides=[whole, adapters])
+    advised = run_by_ranks(Path(PRODUCTION), overrides=[whole, adapters, f"{section}.trainable=lora"])
     assert plan_run(advised).mistakes == ()
 
 
@@ -81,7 +80,7 @@ def test_whole_weights_of_a_policy_are_offered_to_be_divided_and_are_gathered_to
     assert said.startswith("train_policy.distribution: 173 GiB per GPU are estimated")
     assert said.endswith("The smallest change that fits: `train_policy.distribution=fsdp` (66 GiB).")
     overrides = ["train_policy.lora=null", "train_policy.distribution=fsdp"]
-    plan = plan_run(load_run_config(Path(PRODUCTION), overrides=overrides, profile="8x80gb"))
+    plan = plan_run(run_by_ranks(Path(PRODUCTION), overrides=overrides, profile="8x80gb"))
     assert plan.mistakes == ()
     (stage,) = [stage for stage in plan.stages if stage.stage is StageName.TRAIN_POLICY]
     parts = {figure.name: figure.value for figure in stage.memory}
@@ -97,7 +96,7 @@ def test_what_is_offloaded_leaves_the_gpu_and_is_counted_on_the_host() -> None:
     divided = ["train_policy.lora=null", "train_policy.distribution=fsdp"]
 
     def planned(*more: str) -> tuple[dict[str, float], float]:
-        plan = plan_run(load_run_config(Path(PRODUCTION), overrides=[*divided, *more], profile="8x80gb"))
+        plan = plan_run(run_by_ranks(Path(PRODUCTION), overrides=[*divided, *more], profile="8x80gb"))
         (stage,) = [stage for stage in plan.stages if stage.stage is StageName.TRAIN_POLICY]
         assert stage.host_memory is not None and stage.host_memory.value is not None
         return {figure.name: figure.value or 0.0 for figure in stage.memory}, stage.host_memory.value
@@ -112,7 +111,7 @@ def test_what_is_offloaded_leaves_the_gpu_and_is_counted_on_the_host() -> None:
     with pytest.raises(
         InvalidConfigError, match=r"train_policy.optimizer.offload: needs train_policy.distribution fsdp"
     ):
-        load_run_config(Path(PRODUCTION), overrides=["train_policy.optimizer.offload=true"], profile="8x80gb")
+        run_by_ranks(Path(PRODUCTION), overrides=["train_policy.optimizer.offload=true"], profile="8x80gb")
 
 
 def test_whole_weights_are_offered_to_be_divided_over_the_gpus() -> None:
@@ -120,7 +119,7 @@ def test_whole_weights_are_offered_to_be_divided_over_the_gpus() -> None:
     assert said.startswith("gpu_profile.distribution: train_reward_model: 117 GiB per GPU are estimated")
     assert "The smallest change that fits: `gpu_profile.distribution=fsdp` (4" in said
     plan = plan_run(
-        load_run_config(
+        run_by_ranks(
             Path(PRODUCTION),
             overrides=[
                 "train_reward_model.lora=null",
@@ -155,7 +154,7 @@ def large(tmp_path: Path) -> Path:
 
 
 def refusals_of(model: Path, *overrides: str, profile: str) -> list[str]:
-    loaded = load_run_config(Path(PRODUCTION), overrides=overrides, profile=profile)
+    loaded = run_by_ranks(Path(PRODUCTION), overrides=overrides, profile=profile)
     with pytest.raises(InvalidConfigError) as caught:
         plan_run(loaded, model_config=model)
     return [str(mistake) for mistake in caught.value.mistakes]
@@ -171,7 +170,7 @@ def test_what_trains_is_quantized_and_what_answers_or_scores_is_held_by_several_
     ]  # fmt: skip
     assert all("The smallest change that fits: `gpu_profile.tensor_parallel=2` (3" in line for line in together)
     advised = ["train_reward_model.quantization=nf4", "train_policy.quantization=nf4", "gpu_profile.tensor_parallel=2"]
-    plan = plan_run(load_run_config(Path(PRODUCTION), overrides=advised, profile="8x48gb"), model_config=large)
+    plan = plan_run(run_by_ranks(Path(PRODUCTION), overrides=advised, profile="8x48gb"), model_config=large)
     assert plan.mistakes == ()
 
 
@@ -182,7 +181,7 @@ def test_gpus_that_do_not_divide_the_heads_are_refused_with_those_that_do(large:
         "Use 1, 2, 4 or 8."
     )
     with pytest.raises(InvalidConfigError, match="tensor_parallel is 9, and the profile has 8 GPUs"):
-        load_run_config(Path(PRODUCTION), overrides=["gpu_profile.tensor_parallel=9"], profile="8x141gb")
+        run_by_ranks(Path(PRODUCTION), overrides=["gpu_profile.tensor_parallel=9"], profile="8x141gb")
 
 
 def test_weights_of_fewer_bits_that_the_ranks_divide_are_offered_where_neither_fits_alone(large: Path) -> None:
@@ -198,7 +197,7 @@ def test_weights_of_fewer_bits_that_the_ranks_divide_are_offered_where_neither_f
 def test_what_only_the_ladder_makes_fit_is_a_warning_and_no_refusal(length: int) -> None:
     settings = [f"{stage}.max_length={length}" for stage in ("train_reward_model", "evaluate_reward_model")]
     settings += ["train_reward_model.gradient_checkpointing=false", "train_reward_model.pack=false"]
-    plan = plan_run(load_run_config(Path(PRODUCTION), overrides=settings))
+    plan = plan_run(run_by_ranks(Path(PRODUCTION), overrides=settings))
     assert any(warning.startswith("train_reward_model: ") for warning in plan.warnings)
     assert plan.mistakes == ()
 
@@ -247,7 +246,7 @@ def test_prompts_that_cannot_be_held_out_are_a_warning_only_where_somebody_asked
 )
 def test_completions_that_do_not_divide_the_batch_are_refused_with_the_nearest_sizes(override: str, said: str) -> None:
     with pytest.raises(InvalidConfigError) as caught:
-        load_run_config(Path(PRODUCTION), overrides=[override])
+        run_by_ranks(Path(PRODUCTION), overrides=[override])
     (mistake,) = caught.value.mistakes
     assert str(mistake).startswith(said)
 
@@ -259,7 +258,7 @@ def test_the_schedule_that_users_bring_along_is_refused_on_each_profile_with_its
         assert said.startswith("train_reward_model.schedule: ") and f"the run has {steps} steps" in said
         assert mistakes in said and f"Use at most {steps}" in said
     # On one GPU the batch is 16: 1,259 steps, and the schedule works.
-    plan_run(load_run_config(Path(PRODUCTION), overrides=list(brought), profile="1x48gb"))
+    plan_run(run_by_ranks(Path(PRODUCTION), overrides=list(brought), profile="1x48gb"))
 
 
 @pytest.mark.parametrize(
@@ -298,8 +297,7 @@ def test_a_policy_that_fits_with_another_engine_or_fewer_completions_at_a_time_i
     advised = "train_policy.rollout_engine=shared_prompts train_policy.vllm_memory_fraction=null"
     assert "vLLM, model and cache, beyond the activations 45 GiB" in said and f"`{advised}` (" in said
     assert (
-        plan_run(load_run_config(Path(PRODUCTION), overrides=[*vllm, *advised.split()], profile="8x48gb")).mistakes
-        == ()
+        plan_run(run_by_ranks(Path(PRODUCTION), overrides=[*vllm, *advised.split()], profile="8x48gb")).mistakes == ()
     )
     many = ("train_sft=null", "train_policy.global_batch_size=336", "train_reward_model.global_batch_size=16")
     (said,) = refusals_of(shape, *many, profile="1x24gb")
@@ -310,7 +308,7 @@ def test_a_policy_that_fits_with_another_engine_or_fewer_completions_at_a_time_i
 def test_settings_without_effect_and_layers_that_are_not_there_are_mistakes() -> None:
     overrides = ("train_policy.vllm_sleeps=false", "train_policy.vllm_memory_fraction=0.5")
     with pytest.raises(InvalidConfigError) as caught:
-        load_run_config(Path(PRODUCTION), overrides=overrides)
+        run_by_ranks(Path(PRODUCTION), overrides=overrides)
     said = [str(mistake) for mistake in caught.value.mistakes]
     assert [line.split(": has no effect")[0] for line in said] == [
         "train_policy.vllm_memory_fraction", "train_policy.vllm_sleeps",

@@ -10,12 +10,12 @@ import pytest
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.schedule import plan_batch
-from tasks.config.loading import LoadedConfig, load_run_config
+from tasks.config.loading import LoadedConfig
 from tasks.plan.head import Head
 from tasks.plan.inputs.model_shape import ModelShape
 from tasks.plan.run_plan import plan_run
 from tasks.plan.text import figure_text
-from tests.unit.factories.plan_runs import SHAPE, figure_of, pair, run_on, stage_of
+from tests.unit.factories.plan_runs import SHAPE, figure_of, pair, run_by_ranks, run_on, stage_of
 
 PRODUCTION = Path("configs/runs/helpsteer3-qwen3-8b.yaml")
 POLICY = StageName.TRAIN_POLICY
@@ -126,7 +126,7 @@ def production(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def on_one_gpu(production: Path, *overrides: str) -> LoadedConfig:
     """16 completions a step of 4 prompts, 4 per device; prompts up to 1,024 tokens, completions of 512."""
-    return load_run_config(production, profile="1x80gb", overrides=overrides)
+    return run_by_ranks(production, profile="1x80gb", overrides=overrides)
 
 
 def test_memory_of_an_8b_policy_on_one_gpu_is_that_of_a_pack(production: Path) -> None:

@@ -11,9 +11,10 @@ from tasks.plan import estimates
 from tasks.plan import policy as plan_policy
 from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.figures import PlanContext
+from tasks.plan.limits import memory_bytes
 from tasks.plan.run_plan import draft_plan, plan_run
 from tasks.plan.text import figure_text
-from tests.unit.factories.plan_runs import figure_of, pair, run_on, stage_of
+from tests.unit.factories.plan_runs import figure_of, pair, run_by_ranks, run_on, stage_of
 
 PRODUCTION = Path("configs/runs/helpsteer3-qwen3-8b.yaml")
 POLICY = StageName.TRAIN_POLICY
@@ -27,7 +28,7 @@ def in_the_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("sleeps", [True, False])
 def test_vllm_takes_its_share_of_a_gpu_and_the_activations_when_it_sleeps(sleeps: bool) -> None:
     chosen = ("rollout_engine=vllm", "vllm_memory_fraction=0.4", f"vllm_sleeps={str(sleeps).lower()}")
-    loaded = load_run_config(PRODUCTION, profile="1x80gb", overrides=[f"train_policy.{one}" for one in chosen])
+    loaded = run_by_ranks(PRODUCTION, profile="1x80gb", overrides=[f"train_policy.{one}" for one in chosen])
     memory = stage_of(plan_run(loaded), POLICY).memory
     figures = {figure.name: figure.value or 0.0 for figure in memory}
     own = figures["vLLM, model and cache" + (", beyond the activations" if sleeps else "")]
@@ -41,7 +42,7 @@ def test_all_weights_reach_vllm_through_files_which_takes_time() -> None:
 
     def seconds(*more: str) -> float:
         overrides = [f"train_policy.{one}" for one in (*chosen, *more)]
-        stage = stage_of(plan_run(load_run_config(PRODUCTION, profile="8x80gb", overrides=overrides)), POLICY)
+        stage = stage_of(plan_run(run_by_ranks(PRODUCTION, profile="8x80gb", overrides=overrides)), POLICY)
         assert stage.time is not None and stage.time.value is not None
         return stage.time.value
 
@@ -51,13 +52,24 @@ def test_all_weights_reach_vllm_through_files_which_takes_time() -> None:
 
 def test_gpus_of_vllms_own_have_no_rank_and_take_nothing_of_the_others() -> None:
     alone = ("train_policy.rollout_engine=vllm", "train_policy.vllm_gpus=2", "train_policy.global_batch_size=96")
-    plan = plan_run(load_run_config(PRODUCTION, profile="8x80gb", overrides=alone))
+    plan = plan_run(run_by_ranks(PRODUCTION, profile="8x80gb", overrides=alone))
     stage = stage_of(plan, POLICY)
     assert stage.batch is not None and stage.batch.num_processes == 6
     assert not {"vLLM, model and cache", "generation cache"} & {figure.name for figure in stage.memory}
     assert figure_text(figure_of(plan, POLICY, "for vLLM alone")) == "2 GPUs (exact)"
     reward_model = stage_of(plan, StageName.TRAIN_REWARD_MODEL).batch
     assert reward_model is not None and reward_model.num_processes == 8
+
+
+def test_the_shipped_runs_write_by_vllm_and_fit_the_profiles_that_they_name(project: Path) -> None:
+    for profile in ("7x48gb", "4x48gb", "1x48gb", "1x80gb", "1x141gb", "8x48gb", "8x80gb", "8x141gb"):
+        plan = plan_run(load_run_config(project / PRODUCTION, profile=profile))
+        policy = stage_of(plan, POLICY)
+        assert memory_bytes(policy) < 0.95 * plan.profile.gpu_memory_gib * GIB, profile
+        assert any("vLLM" in part.name for part in policy.memory)
+        of_ranks = stage_of(plan_run(run_by_ranks(project / PRODUCTION, profile=profile)), POLICY)
+        assert policy.time is not None and of_ranks.time is not None
+        assert (policy.time.value or 0) < 0.7 * (of_ranks.time.value or 0), profile
 
 
 @pytest.mark.parametrize(
@@ -70,7 +82,7 @@ def test_gpus_of_vllms_own_have_no_rank_and_take_nothing_of_the_others() -> None
     ],
 )
 def test_vllms_own_programs_take_host_memory(settings: tuple[str, ...], programs: str) -> None:
-    loaded = load_run_config(PRODUCTION, profile="8x80gb", overrides=[f"train_policy.{one}" for one in settings])
+    loaded = run_by_ranks(PRODUCTION, profile="8x80gb", overrides=[f"train_policy.{one}" for one in settings])
     found = stage_of(plan_run(loaded), POLICY).host_memory
     assert found is not None
     assert found.note == f"{programs}, the weights' files, which all share, and a copy to save"
@@ -79,7 +91,7 @@ def test_vllms_own_programs_take_host_memory(settings: tuple[str, ...], programs
 def test_a_vllm_that_sleeps_keeps_its_weights_in_host_memory_on_each_rank() -> None:
     def host(sleeps: str) -> float:
         overrides = ["train_policy.rollout_engine=vllm", f"train_policy.vllm_sleeps={sleeps}"]
-        found = stage_of(plan_run(load_run_config(PRODUCTION, profile="8x80gb", overrides=overrides)), POLICY)
+        found = stage_of(plan_run(run_by_ranks(PRODUCTION, profile="8x80gb", overrides=overrides)), POLICY)
         assert found.host_memory is not None and found.host_memory.value is not None
         return found.host_memory.value
 
@@ -116,7 +128,7 @@ def test_one_vllm_reads_all_weights_once_for_a_token_of_every_rank(monkeypatch: 
     monkeypatch.setattr(plan_policy, "_generation", generation)
     beside = ("train_policy.rollout_engine=vllm", "train_policy.global_batch_size=96")
     for overrides in (beside, (*beside, "train_policy.vllm_gpus=2")):
-        plan_run(load_run_config(PRODUCTION, profile="8x80gb", overrides=overrides))
+        plan_run(run_by_ranks(PRODUCTION, profile="8x80gb", overrides=overrides))
     # Two GPUs read half of them each; the prompts of all ranks come on top.
     assert seconds[1] == pytest.approx(seconds[0] / 2, rel=0.2)
 
@@ -142,7 +154,7 @@ def test_one_vllm_reads_all_weights_once_for_a_token_of_every_rank(monkeypatch: 
 )
 def test_a_vllm_that_could_not_start_is_refused_beforehand(settings: tuple[str, ...], expected: str) -> None:
     overrides = ["train_policy.rollout_engine=vllm", *(f"train_policy.{setting}" for setting in settings)]
-    plan = draft_plan(load_run_config(PRODUCTION, profile="8x80gb", overrides=overrides).config)
+    plan = draft_plan(run_by_ranks(PRODUCTION, profile="8x80gb", overrides=overrides).config)
     assert any(str(mistake).startswith(expected) for mistake in plan.mistakes), plan.mistakes
 
 
@@ -150,7 +162,7 @@ def test_an_evaluation_by_vllm_takes_its_share_of_the_gpu_and_less_time_for_long
     shared = ("evaluate_policy.max_prompts=2000", "evaluate_policy.max_completion_length=1024")
     plans = [
         stage_of(
-            plan_run(load_run_config(PRODUCTION, profile="1x80gb", overrides=[*shared, *more])),
+            plan_run(run_by_ranks(PRODUCTION, profile="1x80gb", overrides=[*shared, *more])),
             StageName.SAMPLE_COMPLETIONS,
         )
         for more in ((), ("evaluate_policy.rollout_engine=vllm",))

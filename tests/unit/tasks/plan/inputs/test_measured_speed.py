@@ -45,6 +45,27 @@ def made(
     )
 
 
+def test_vllm_is_planned_with_its_measured_time_of_a_token(project: Path) -> None:
+    shape = read_model_shape(project / "configs/model_shapes/qwen3-8b.yaml")
+    slow = SPEED.model_copy(update={"graph_token_s": 1e-3})
+
+    def seconds(speed: MeasuredSpeed) -> float:
+        work = generation_work(
+            shape,
+            with_measured_speed(PROFILE, [made(speed=speed)]),
+            total=total_parameters(shape, head="language"),
+            sequences=64,
+            batch=64,
+            prompt_tokens=0,
+            max_tokens=500,
+            launches=None,
+        )
+        return work.seconds
+
+    assert seconds(slow) == pytest.approx(500 * shape.num_hidden_layers * 1e-3)
+    assert seconds(SPEED) < seconds(slow) / 2, "else as assumed for a graph"
+
+
 def test_the_measured_speed_replaces_the_assumed_one_and_is_named() -> None:
     found = with_measured_speed(PROFILE, [made()])
     speed = gpu_speed(found)
