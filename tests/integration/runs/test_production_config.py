@@ -60,6 +60,8 @@ OVERRIDES = {
     "dozen steps on random ones, and the gate of 0.65 stays in force",
     "train_policy.schedule.max_steps=2": "a hundred steps take an hour on seven GPUs",
     "train_policy.schedule.save_steps=2": "a run of two steps would never save every twenty",
+    "train_policy.rollout_engine=shared_prompts": "vLLM is in the stage image, and these stages are processes",
+    "train_policy.vllm_memory_fraction=null": "the same",
     "train_policy.max_completion_length=16": "random weights never end a turn, so all completions have full length",
     "evaluate_policy.max_completion_length=16": "the same",
     "gates.reward_model.maximum_length_effect=null": "random weights that learnt forty pairs have every bias",
