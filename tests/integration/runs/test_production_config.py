@@ -52,6 +52,8 @@ NOT_IN_IT = (
     StageName.COMPUTE_REFERENCE,
     StageName.TRAIN_DPO,
     StageName.COMPARE_POLICIES,
+    StageName.ANSWER_SETS,
+    StageName.EVALUATE_SETS,
 )
 STAGES = [stage for stage in StageName if stage not in NOT_IN_IT]
 # `--set KEY=VALUE`, and why the production value cannot stand here.
