@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from containers.contracts.configs.parts.judges import LanguageModelJudge
 from containers.contracts.names import StageName
 from containers.contracts.records import CheckFinding, StageRecord
-from containers.contracts.registries import RuntimeName
+from containers.contracts.registries import AUTO, RuntimeName, capabilities
 from containers.host.environment_block import without_secrets
 from containers.launch.docker.state import DockerState, ImageState, read_docker, read_image
 from containers.launch.gpus.drivers import installed_cuda
@@ -100,7 +100,7 @@ def run_checks(config: RunConfig, plan: RunPlan) -> tuple[CheckFinding, ...]:
     """
     profile, kind = config.gpu_profile, config.runtime.kind
     docker, image = NOT_ASKED, ImageState(name=config.image)
-    if kind != "process":
+    if kind == AUTO or capabilities(kind).runs_image:
         docker, image = read_docker(), read_image(config.image)
     stages_digest = present_stages_digest()
     choice = judge_runtime(kind, docker, image, stages_digest=stages_digest)
@@ -112,9 +112,10 @@ def run_checks(config: RunConfig, plan: RunPlan) -> tuple[CheckFinding, ...]:
         advice=choice.advice,
     )
     runtime_check: tuple[str, _Check] = ("stage packages", package_findings)
-    if choice.runtime == "docker":
+    in_image = capabilities(choice.runtime).runs_image
+    if in_image:
         runtime_check = ("Docker", lambda: docker_findings(docker, image, profile, stages_digest=stages_digest))
-    cuda = image.cuda if choice.runtime == "docker" else installed_cuda()
+    cuda = image.cuda if in_image else installed_cuda()
     judged_by_vllm = any(isinstance(one, LanguageModelJudge) and one.engine == "vllm" for one in config.judging_models)
     writers = (config.train_policy.rollout_engine, config.evaluate_policy.rollout_engine)
     needs_vllm = judged_by_vllm or "vllm" in writers

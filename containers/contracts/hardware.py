@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from containers.contracts.base import BatchSize, Frozen, Gibibytes, LimitBytes, WholeSeconds
-from containers.contracts.registries import RuntimeName
+from containers.contracts.registries import PLAIN_RUNTIME, RuntimeName
 from containers.contracts.variables import TCP_WITHIN_ONE_BOX, extra_variable_mistakes
 
 GIB = 1024**3
@@ -273,7 +273,7 @@ class MeasuredContract(Frozen):
     user_id: int = Field(ge=0)
     capabilities: str = Field("", description="CapEff of /proc/self/status, hexadecimal")
     no_new_privileges: bool = False
-    runtime: RuntimeName = "process"
+    runtime: RuntimeName = PLAIN_RUNTIME
     image_digest: str = ""
 
     @property

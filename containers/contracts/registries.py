@@ -6,6 +6,7 @@ and a new member changes the key of no stage (`containers.contracts.programs`).
 
 import importlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 
@@ -127,3 +128,49 @@ else:
     RolloutEngine = Literal[tuple(ROLLOUT_ENGINES)]
     RuntimeName = Literal[tuple(RUNTIMES)]
     RuntimeKind = Literal[("auto", *RUNTIMES)]
+
+# `runtime.kind: auto` takes the second where its daemon and its image answer, else the first.
+AUTO: RuntimeKind = "auto"
+PLAIN_RUNTIME: RuntimeName = "process"
+IMAGE_RUNTIME: RuntimeName = "docker"
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a runtime promises of the programs that it starts; what it does not enforce, the program measures.
+
+    Attributes:
+        runs_image: the program runs in the stage image, with its libraries; else in this Python.
+        enforces_shm: it makes /dev/shm of the profile's size; else the program has that of its machine.
+        enforces_memory: it holds the program to the profile's `host_memory_gib`.
+        confines: no network, no capabilities, one writable folder, no GPU but those of the profile.
+        survives_orchestrator: the program goes on when the orchestrator dies, and another one takes it over.
+    """
+
+    runs_image: bool = False
+    enforces_shm: bool = False
+    enforces_memory: bool = False
+    confines: bool = False
+    survives_orchestrator: bool = False
+
+
+_CAPABILITIES: Mapping[RuntimeName, Capabilities] = {
+    PLAIN_RUNTIME: Capabilities(),
+    IMAGE_RUNTIME: Capabilities(
+        runs_image=True,
+        enforces_shm=True,
+        enforces_memory=True,
+        confines=True,
+        survives_orchestrator=True,
+    ),
+}
+
+
+def capabilities(runtime: RuntimeName) -> Capabilities:
+    """What the runtime of that name can do."""
+    return _CAPABILITIES[runtime]
+
+
+def planned_runtime(kind: RuntimeKind) -> RuntimeName:
+    """The runtime that plans reckon with: for `auto` the one with an image, which has the smaller limits."""
+    return IMAGE_RUNTIME if kind == AUTO else kind

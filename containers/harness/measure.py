@@ -16,6 +16,7 @@ from typing import Literal
 
 from containers.contracts.hardware import UNLIMITED, ContractFinding, MeasuredContract
 from containers.contracts.programs import Sources
+from containers.contracts.registries import capabilities
 from containers.contracts.spec import StageSpec
 from containers.formatting import size
 from containers.host.control_groups import available_cpus, group_memory
@@ -94,6 +95,7 @@ def _up_interfaces(folder: Path) -> str:
 def measure_contract(spec: StageSpec) -> MeasuredContract:
     """Measure everything, and judge each demand of `spec.required`."""
     status, gpus = _process_status(), visible_gpus()
+    is_confined = spec.required.enforced and capabilities(spec.runtime).confines
     return MeasuredContract(
         findings=(
             _shared_memory(spec),
@@ -102,7 +104,7 @@ def measure_contract(spec: StageSpec) -> MeasuredContract:
             _memory_limit(spec),
             _gpus(spec, gpus),
             *_environment(spec),
-            *(confinement_findings(spec, status) if spec.required.enforced and spec.runtime == "docker" else ()),
+            *(confinement_findings(spec, status) if is_confined else ()),
             _sources(spec),
         ),
         hostname=socket.gethostname(),
@@ -185,7 +187,7 @@ def _limit(name: str, which: int, wanted: int, *, spec: StageSpec) -> ContractFi
 def _gpus(spec: StageSpec, found: tuple[str, ...]) -> ContractFinding:
     wanted_uuids, found_uuids = spec.required.gpu_uuids, tuple(_UUID.findall(" ".join(found)))
     are_as_wanted = len(found) == spec.required.num_gpus and sorted(wanted_uuids or found_uuids) == sorted(found_uuids)
-    needs_none = spec.required.num_gpus == 0 and spec.runtime == "process"
+    needs_none = spec.required.num_gpus == 0 and not capabilities(spec.runtime).confines
     return ContractFinding(
         name="GPUs",
         wanted=", ".join(wanted_uuids) or str(spec.required.num_gpus),

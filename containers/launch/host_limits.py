@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from containers.contracts.hardware import GIB, GpuProfile
-from containers.contracts.registries import RuntimeName
+from containers.contracts.registries import RuntimeName, capabilities
 from containers.formatting import size
 from containers.host.control_groups import Memory, available_cpus, group_memory
 
@@ -82,15 +82,15 @@ def memory_limit(
 
     Example: 23.5 GiB give 23.5 − 2 − 5 % = 20.3 GiB, and 2 GiB give half, 1 GiB.
     """
-    setting = f"host_memory_gib of profile `{profile.name}`"
+    setting, can = f"host_memory_gib of profile `{profile.name}`", capabilities(runtime)
     wanted = profile.host_memory_gib
     if wanted == "unlimited":
         return MemoryLimit(0, f"{setting}: unlimited, so the whole machine")
     if wanted is not None:
-        unheeded = ", which the process runtime does not enforce" if runtime == "process" else ""
+        unheeded = "" if can.enforces_memory else f", which the {runtime} runtime does not enforce"
         return MemoryLimit(int(wanted * GIB), f"{setting}: {wanted:g} GiB{unheeded}")
-    if runtime == "process":
-        return MemoryLimit(0, f"{setting} is not set, and the process runtime enforces no limit")
+    if not can.enforces_memory:
+        return MemoryLimit(0, f"{setting} is not set, and the {runtime} runtime enforces no limit")
     if not can_limit:
         return MemoryLimit(0, f"{setting} is not set, and this Docker daemon cannot limit memory")
     if not machine_bytes:
@@ -103,7 +103,7 @@ def memory_for(profile: GpuProfile, runtime: RuntimeName) -> Memory:
 
     Containers belong to the daemon, not necessarily to our groups; a profile's limit means that the machine has it.
     """
-    is_named = runtime == "docker" and profile.host_memory_gib is not None
+    is_named = capabilities(runtime).enforces_memory and profile.host_memory_gib is not None
     return read_machine_memory() if is_named else read_memory()
 
 

@@ -16,7 +16,7 @@ import psutil
 
 from containers.contracts.hardware import GIB, UNLIMITED, GpuProfile
 from containers.contracts.records import CheckFinding
-from containers.contracts.registries import RuntimeName
+from containers.contracts.registries import RuntimeName, capabilities
 from containers.formatting import one_line, short_digest, size
 from containers.host.control_groups import Memory, available_cpus
 from containers.launch.docker.state import DockerState, ImageState
@@ -76,7 +76,7 @@ def shm_finding(
         can_limit: whether its Docker daemon can limit memory.
     """
     wanted = int(profile.shm_size_gib * GIB)
-    if runtime == "process":
+    if not capabilities(runtime).enforces_shm:
         return _host_shm(wanted)
     memory = machine_bytes or machine_memory(0)
     limit = memory_limit(profile, machine_bytes=memory, can_limit=can_limit)
@@ -109,7 +109,7 @@ def _host_shm(wanted: int) -> CheckFinding:
 def memlock_finding(profile: GpuProfile, *, runtime: RuntimeName) -> CheckFinding:
     """Finding on the limit of locked memory, which NCCL needs for its buffers; only a process inherits it."""
     wanted = {UNLIMITED: "unlimited", 0: "any"}.get(profile.memlock_bytes) or size(profile.memlock_bytes)
-    if not profile.num_gpus or runtime == "docker":
+    if not profile.num_gpus or capabilities(runtime).confines:
         why = "not needed on CPU" if not profile.num_gpus else "set by Docker"
         return _row("ulimit memlock", why, wanted if profile.num_gpus else "any", "ok")
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -150,7 +150,7 @@ def memory_finding(
         missing = size(needed_bytes - memory.available_bytes)
         advice = f"{missing} are missing: end other programs, choose a smaller model or a larger machine."
         return _row("memory", found, wanted, "failure", advice)
-    if runtime == "process" and limit.limit_bytes:
+    if limit.limit_bytes and not capabilities(runtime).enforces_memory:
         use = f"`systemd-run --user --scope -p MemoryMax={limit.limit_bytes} rlhf …`"
         return _row("memory", found, wanted, "warning", f"Use Docker, or a control group: {use}.")
     if limit.limit_bytes and needed_bytes > limit.limit_bytes:
@@ -215,7 +215,7 @@ def network_finding(
     """
     if profile.num_processes == 1:
         return _row("network interface", "not needed by one rank", "none", "ok")
-    if runtime == "docker":
+    if capabilities(runtime).confines:
         return _row("network interface", "loopback of the container", "loopback", "ok")
     names = sorted(up_interfaces() if interfaces is None else interfaces)
     found = ", ".join(names) or "only loopback"

@@ -17,7 +17,7 @@ from containers.contracts.configs.score_file import ScoreFileConfig
 from containers.contracts.digests import DamagedArtifactError
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.outcome import Metric
-from containers.contracts.registries import RuntimeKind
+from containers.contracts.registries import AUTO, RUNTIMES, RuntimeKind, capabilities
 from containers.formatting import duration, interval, number, percent
 from flows.certify import COMMAND_LINE, command_line_model, usable_source
 from flows.cli.options import Command, add_model_options
@@ -91,7 +91,7 @@ def score(
     lies = "" if reward_model.origin == model else f" ({reward_model.origin})"
     say(f"Model      {model}{lies}\nRuntime    {code.reason}; profile {hardware.profile.name}")
     folder = Path(tempfile.mkdtemp(prefix=".rlhf-score-", dir=target.parent if target else Path()))
-    image = hardware.image if code.runtime == "docker" else None
+    image = hardware.image if capabilities(code.runtime).runs_image else None
     place = ScoringPlace(folder, hardware.profile, code, image=image, silence_limit_s=hardware.silence_limit_s)
     try:
         scores, metrics = score_file(
@@ -141,7 +141,7 @@ def _hardware(config: Path | None, profile: str | None, runtime: RuntimeKind | N
     """Hardware from the command line, else the run, else the defaults."""
     if config is None:
         gpus = named_profile(profile or _CPU_PROFILE)
-        return Hardware(gpus, runtime or "auto", "rlhf-stage:gpu" if gpus.num_gpus else "rlhf-stage:cpu")
+        return Hardware(gpus, runtime or AUTO, "rlhf-stage:gpu" if gpus.num_gpus else "rlhf-stage:cpu")
     run = load_run_config(config, profile=profile).config
     return Hardware(run.gpu_profile, runtime or run.runtime.kind, run.image, run.runtime.silence_limit_s)
 
@@ -237,7 +237,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runtime",
-        choices=("auto", "docker", "process"),
+        choices=(AUTO, *RUNTIMES),
         help="how the scoring is started (default: the run's, else auto)",
     )
     parser.add_argument(

@@ -23,6 +23,7 @@ from containers.contracts.names import (
 )
 from containers.contracts.outcome import StageResult
 from containers.contracts.records import TrainingInfo
+from containers.contracts.registries import PLAIN_RUNTIME
 from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
 from containers.launch.base import ENTRY_MODULE, LaunchRequest, StageRuntime
 from containers.launch.collect import publish, read_outcome
@@ -62,7 +63,7 @@ class BareStages:
     limit_s: float = 120.0
     report: Callable[[dict[str, Any]], None] = print
     artifacts: dict[StageName, Path] = field(default_factory=dict)
-    code: CodeIdentity = field(default_factory=lambda: code_identity("process", image=""))
+    code: CodeIdentity = field(default_factory=lambda: code_identity(PLAIN_RUNTIME, image=""))
     image: str | None = None
     gpu_ids: tuple[str, ...] = ()
 

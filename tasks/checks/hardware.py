@@ -6,7 +6,7 @@ from pathlib import Path
 
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
-from containers.contracts.registries import RuntimeName
+from containers.contracts.registries import RuntimeName, capabilities
 from containers.contracts.variables import hardware_variables, refuse_unknown
 from containers.launch.gpus.cards import Gpu, GpuReport
 from containers.launch.gpus.drivers import NO_CUDA, driver_objection, parsed_version
@@ -29,7 +29,8 @@ def gpu_rows(
         cuda: that the torch of the stages was built with, as `13.0`, `none`, or empty where it is not known.
     """
     report = read_gpus() if profile.num_gpus else GpuReport()
-    ours = processes_to_take_over(store_dir) if profile.num_gpus and runtime == "docker" else frozenset()
+    leaves_programs = profile.num_gpus > 0 and capabilities(runtime).survives_orchestrator
+    ours = processes_to_take_over(store_dir) if leaves_programs else frozenset()
     if profile.chosen_because:  # empty if the user named the profile
         yield CheckFinding(name="GPU profile", found=profile.chosen_because, wanted=profile.name, verdict="ok")
     yield from gpu_findings(
@@ -115,7 +116,8 @@ def driver_finding(report: GpuReport, cuda: str, runtime: RuntimeName) -> CheckF
     """Whether the driver runs the CUDA that the torch of the stages was built with."""
     newest = "" if report.cuda is None else f" (runs CUDA up to {'.'.join(map(str, report.cuda))})"
     found = f"{report.driver or 'version unknown'}{newest}"
-    wanted_by, version = ("the image" if runtime == "docker" else "this Python"), parsed_version(cuda)
+    in_image = capabilities(runtime).runs_image
+    wanted_by, version = ("the image" if in_image else "this Python"), parsed_version(cuda)
     if cuda == NO_CUDA:
         rebuilt = "Build it on a CUDA base: `make image IMAGE=… BASE_IMAGE=pytorch/pytorch:…` (docs/hardware.md)."
         installed = "Install a CUDA build of torch into it, or use Docker (`--set runtime.kind=docker`)."
@@ -124,7 +126,7 @@ def driver_finding(report: GpuReport, cuda: str, runtime: RuntimeName) -> CheckF
             found=f"{found}; the torch of {wanted_by} is built without CUDA",
             wanted="a torch that uses GPUs",
             verdict="failure",
-            advice=rebuilt if runtime == "docker" else installed,
+            advice=rebuilt if in_image else installed,
         )
     if version is None:
         return CheckFinding(
@@ -132,7 +134,7 @@ def driver_finding(report: GpuReport, cuda: str, runtime: RuntimeName) -> CheckF
             found=f"{found}; {wanted_by} does not say which CUDA it has",
             wanted="a driver that runs it",
             verdict="warning",
-            advice="Build the image anew (`make image`), so that it says so." if runtime == "docker" else "",
+            advice="Build the image anew (`make image`), so that it says so." if in_image else "",
         )
     problem, advice = driver_objection(report.driver, version)
     if not problem and report.cuda is not None and report.cuda[0] < version[0]:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from packaging.requirements import InvalidRequirement, Requirement
 
 from containers.contracts.records import CheckFinding
-from containers.contracts.registries import RuntimeName
+from containers.contracts.registries import RuntimeName, capabilities
 from containers.launch.docker.state import ImageState
 from containers.launch.gpus.drivers import VLLM
 from containers.launch.preflight import disk_finding
@@ -112,7 +112,7 @@ def vllm_finding(runtime: RuntimeName, image: ImageState) -> CheckFinding:
         "These need none: `--set train_policy.rollout_engine=shared_prompts --set train_policy.vllm_memory_fraction="
         "null`, `--set evaluate_policy.rollout_engine=transformers`, and a judge's `engine: transformers`."
     )
-    if runtime == "process":
+    if not capabilities(runtime).runs_image:
         if find_spec("vllm") is not None:
             return row(found="installed", verdict="ok")
         advice = f"It needs another fastapi than Prefect, so use Docker (`--set runtime.kind=docker`). {otherwise}"

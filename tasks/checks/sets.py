@@ -9,7 +9,7 @@ from pathlib import Path
 
 from containers.contracts.configs.answer_sets import LM_EVAL, StandardSet
 from containers.contracts.records import CheckFinding
-from containers.contracts.registries import STANDARD_SETS, RuntimeName
+from containers.contracts.registries import STANDARD_SETS, RuntimeName, capabilities
 from containers.harness.errors import BadDataError
 from containers.launch.docker.state import ImageState
 from tasks.sources.errors import UnusableSourceError
@@ -30,7 +30,7 @@ def needs_harness(sets: Sequence[StandardSet]) -> bool:
 def harness_finding(runtime: RuntimeName, image: ImageState) -> CheckFinding:
     """Whether lm-evaluation-harness is where the stages run: in this Python, or in the image, by its labels."""
     row = partial(CheckFinding, name="lm-evaluation-harness", wanted="installed, for sets of kind ifeval or lm_eval")
-    if runtime == "process":
+    if not capabilities(runtime).runs_image:
         missing = [name for name in _PACKAGES if find_spec(name) is None]
         if not missing:
             return row(found="installed", verdict="ok")

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from containers.contracts.configs.parts.ladder import Fallback
 from containers.contracts.names import SPEC_FILE, StageName
 from containers.contracts.outcome import FailureKind, StageFailure
+from containers.contracts.registries import capabilities
 from containers.contracts.spec import StageSpec
 from containers.document.model import Block, Note, Table, heads
 from containers.launch.docker.state import read_docker
@@ -86,7 +87,8 @@ def last_fallbacks(run: PipelineRun, stage: StageName, key: str) -> tuple[Fallba
 
 def _host(run: PipelineRun, kind: FailureKind) -> Host:
     """Limits of the host for the next attempt. Queries the daemon only if shared memory ran out."""
-    in_docker = run.runtime.name == "docker"
+    can = capabilities(run.runtime.name)
     if kind is not FailureKind.SHM_EXHAUSTED:
-        return Host(makes_shm=in_docker)
-    return Host(makes_shm=in_docker, memory_bytes=machine_memory(read_docker().memory_bytes if in_docker else 0))
+        return Host(makes_shm=can.enforces_shm)
+    memory = machine_memory(read_docker().memory_bytes if can.runs_image else 0)
+    return Host(makes_shm=can.enforces_shm, memory_bytes=memory)

@@ -8,6 +8,7 @@ from pathlib import Path
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 
+from containers.contracts.registries import capabilities
 from tasks.config.gates import PersonAwaitedError
 from tasks.config.logins import require_given_for
 from tasks.config.run import RunConfig
@@ -69,7 +70,7 @@ def open_run(config: RunConfig, *, command: str, config_yaml: str) -> Iterator[P
             command=command,
             config_yaml=config_yaml,
             runtime=stage_runtime,
-            image=config.image if code.runtime == "docker" else None,
+            image=config.image if capabilities(code.runtime).runs_image else None,
             code=code,
             tracking=tracking,
             should_stop=should_stop,

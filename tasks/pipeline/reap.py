@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from containers.contracts.registries import RuntimeName
+from containers.contracts.registries import RuntimeName, capabilities
 from containers.formatting import duration
 from containers.launch.base import LaunchError
 from containers.launch.docker.cleanup import (
@@ -59,7 +59,7 @@ def leftovers_reaped(run_name: str, *, store_dir: Path, runtime: RuntimeName) ->
     A container that this very run left when it died may still work for it. A stage can adopt it; otherwise it is
     removed at the end of the block.
     """
-    if runtime != "docker":
+    if not capabilities(runtime).survives_orchestrator:
         yield
         return
     is_of_this_run = partial(may_be_taken_over, run_name=run_name, store_dir=store_dir)

@@ -12,6 +12,7 @@ from containers.contracts.manifest import Manifest
 from containers.contracts.names import StageName
 from containers.contracts.outcome import FailureKind, StageFailure
 from containers.contracts.records import GateVerdict, StageRecord
+from containers.contracts.registries import capabilities
 from containers.contracts.spec import ArtifactRef, StageInput, StageSpec
 from containers.launch.base import GpuUnavailableError
 from containers.launch.collect import find_artifact, replace_artifact
@@ -181,13 +182,14 @@ def _attempted(
     run: PipelineRun, spec: StageSpec, *, why: str, say: Callable[[str], None]
 ) -> tuple[ArtifactRef, StageRecord]:
     """Run one attempt, on GPUs that no other stage has."""
+    can = capabilities(run.runtime.name)
     try:
         with gpu_turn(
             spec.profile,
             holder=f"{_holder(run)}, {spec.stage}",
             say=say,
             should_stop=run.should_stop,
-            ours=lambda: processes_to_take_over(run.store_dir) if run.runtime.name == "docker" else (),
+            ours=lambda: processes_to_take_over(run.store_dir) if can.survives_orchestrator else (),
         ) as gpus:
             return attempt_stage(run, on_gpus(spec, gpus), why=why)
     except GpuUnavailableError as error:

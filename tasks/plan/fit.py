@@ -7,6 +7,7 @@ from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import GIB, BatchPlan, GpuProfile
 from containers.contracts.names import StageName
 from containers.contracts.outcome import FailureKind
+from containers.contracts.registries import capabilities, planned_runtime
 from containers.contracts.schedule import ScheduleError
 from containers.launch.ladder import Host, Shape, all_steps, next_step
 from tasks.config.errors import Mistake
@@ -25,7 +26,8 @@ def ladder_lines(
         "if /dev/shm is full": (FailureKind.SHM_EXHAUSTED, profile.num_gpus > 0),
         "if ranks time out": (FailureKind.NCCL_TIMEOUT, profile.num_processes > 1),
     }
-    planned, host = Shape(config, profile, batch), Host(makes_shm=runtime.kind != "process")
+    can = capabilities(planned_runtime(runtime.kind))
+    planned, host = Shape(config, profile, batch), Host(makes_shm=can.enforces_shm)
     return tuple(
         (name, _line(kind, planned, host=host, runtime=runtime))
         for name, (kind, possible) in failures.items()

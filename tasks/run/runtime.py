@@ -7,7 +7,15 @@ from pathlib import Path
 from containers.contracts.configs.stages import StageConfig
 from containers.contracts.hardware import GIB, GpuProfile, RequiredContract
 from containers.contracts.programs import Program, Sources, counted_libraries, library_versions, members_of
-from containers.contracts.registries import RUNTIMES, RuntimeKind, RuntimeName
+from containers.contracts.registries import (
+    AUTO,
+    IMAGE_RUNTIME,
+    PLAIN_RUNTIME,
+    RUNTIMES,
+    RuntimeKind,
+    RuntimeName,
+    capabilities,
+)
 from containers.launch.base import StageRuntime
 from containers.launch.docker.libraries import image_libraries
 from containers.launch.docker.runtime import stage_image_digest
@@ -36,7 +44,7 @@ class RuntimeChoice:
 def choose_runtime(wanted: RuntimeKind, *, image: str) -> tuple[RuntimeName, str]:
     """The runtime that `wanted` means on this machine, now, and why."""
     docker, state = NOT_ASKED, ImageState(name=image)
-    if wanted == "auto":
+    if wanted == AUTO:
         docker, state = read_docker(), read_image(image)
     choice = judge_runtime(wanted, docker, state, stages_digest=present_stages_digest())
     return choice.runtime, f"{choice.reason}. {choice.advice}" if choice.advice else choice.reason
@@ -48,14 +56,15 @@ def judge_runtime(wanted: RuntimeKind, docker: DockerState, image: ImageState, *
     Args:
         stages_digest: of the orchestrator's sources; `auto` takes no image with other sources.
     """
-    if wanted != "auto":
+    if wanted != AUTO:
         return RuntimeChoice(wanted, f"{wanted}: runtime.kind names it")
     if not docker.answers:
-        return RuntimeChoice("process", f"process: {docker.problem}")
+        return RuntimeChoice(PLAIN_RUNTIME, f"{PLAIN_RUNTIME}: {docker.problem}")
     lack, advice = image.lack(stages_digest=stages_digest)
     if lack:
-        return RuntimeChoice("process", f"process: Docker answers, but the image {image.name} {lack}", advice)
-    return RuntimeChoice("docker", f"docker: version {docker.version} answers and {image.name} is there")
+        why = f"{PLAIN_RUNTIME}: Docker answers, but the image {image.name} {lack}"
+        return RuntimeChoice(PLAIN_RUNTIME, why, advice)
+    return RuntimeChoice(IMAGE_RUNTIME, f"{IMAGE_RUNTIME}: version {docker.version} answers and {image.name} is there")
 
 
 def start_runtime(name: RuntimeName, *, say: Callable[[str], None] = lambda text: None) -> StageRuntime:
@@ -128,7 +137,7 @@ def code_identity(wanted: RuntimeKind, *, image: str, store_dir: Path | None = N
     return CodeIdentity(
         runtime=runtime,
         reason=reason,
-        image_digest=stage_image_digest(image) if runtime == "docker" else "",
+        image_digest=stage_image_digest(image) if capabilities(runtime).runs_image else "",
         stages_digest=sources.digest,
         sources=sources,
         store_dir=store_dir,
@@ -141,8 +150,8 @@ def required_contract(profile: GpuProfile, *, seed: int, stages_digest: str, run
     Args:
         runtime: Docker enforces limits; the process runtime can only check them.
     """
-    in_docker, machine_bytes, can_limit = runtime == "docker", 0, True
-    if in_docker and profile.host_memory_gib is None:
+    can, machine_bytes, can_limit = capabilities(runtime), 0, True
+    if can.runs_image and profile.host_memory_gib is None:
         docker = read_docker()
         machine_bytes, can_limit = machine_memory(docker.memory_bytes), docker.limits_memory
     limit = memory_limit(profile, machine_bytes=machine_bytes, runtime=runtime, can_limit=can_limit)
@@ -155,5 +164,5 @@ def required_contract(profile: GpuProfile, *, seed: int, stages_digest: str, run
         host_memory_reason=limit.reason,
         environment=stage_environment(profile, seed=seed),
         stages_digest=stages_digest,
-        enforced=in_docker,
+        enforced=can.confines,
     )

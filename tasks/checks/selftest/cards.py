@@ -9,7 +9,7 @@ from pathlib import Path
 from containers.contracts.configs.selftest import Measurement
 from containers.contracts.hardware import GpuProfile
 from containers.contracts.records import CheckFinding
-from containers.contracts.registries import RuntimeName
+from containers.contracts.registries import RuntimeName, capabilities
 from containers.launch.docker.state import read_image
 from containers.launch.gpus.cards import GpuState
 from containers.launch.gpus.drivers import installed_cuda
@@ -24,7 +24,7 @@ def card_rows(profile: GpuProfile, runtime: RuntimeName, *, image: str, store_di
     """What the system check says of cards and driver; nothing for a profile without GPUs."""
     if not profile.num_gpus:
         return ()
-    cuda = read_image(image).cuda if runtime == "docker" else installed_cuda()
+    cuda = read_image(image).cuda if capabilities(runtime).runs_image else installed_cuda()
     return tuple(gpu_rows(profile, runtime, store_dir=store_dir, cuda=cuda))
 
 

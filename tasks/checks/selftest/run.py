@@ -16,6 +16,7 @@ from containers.contracts.identity import config_profile, stage_batch
 from containers.contracts.names import StageName
 from containers.contracts.programs import library_versions
 from containers.contracts.records import CheckFinding
+from containers.contracts.registries import capabilities
 from containers.harness.measure import cpu_model
 from containers.launch.base import LaunchError
 from containers.launch.gpus.cards import GpuReport
@@ -195,7 +196,7 @@ class Selftesting:
             runtime=self.code.runtime,
             image_digest=self.code.image_digest,
             sources=self.code.stages_digest,
-            packages=tuple(library_versions(_PACKAGES).items()) if self.code.runtime == "process" else (),
+            packages=() if capabilities(self.code.runtime).runs_image else tuple(library_versions(_PACKAGES).items()),
             model=self.subject.words,
             results=tuple(self.rows[probe] for probe in RULES),
             speed=speed_of(self.rows, profile),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from containers.contracts.hardware import GpuProfile
-from containers.contracts.registries import RuntimeKind, RuntimeName
+from containers.contracts.registries import AUTO, RuntimeKind, planned_runtime
 from containers.formatting import size
 from containers.host.control_groups import Memory
 from containers.launch.host_limits import MemoryLimit, memory_for, memory_limit
@@ -150,10 +150,10 @@ class HostMemory:
 
 def read_host_memory(profile: GpuProfile, *, kind: RuntimeKind) -> HostMemory:
     """Memory of this machine for a run of that runtime; `auto` counts as Docker, which has the smaller limit."""
-    runtime: RuntimeName = "process" if kind == "process" else "docker"
+    runtime = planned_runtime(kind)
     memory = memory_for(profile, runtime)
     limit = memory_limit(profile, machine_bytes=memory.total_bytes, runtime=runtime)
-    return HostMemory(memory, limit, is_for_docker=kind == "auto")
+    return HostMemory(memory, limit, is_for_docker=kind == AUTO)
 
 
 def short_memory(host: HostMemory, *, needed_bytes: float) -> Iterator[str]:
