@@ -34,6 +34,7 @@ from containers.report.machines import checks_section
 from tasks.checks.certificates import certificate_finding, judge_certificate_finding
 from tasks.checks.hardware import gpu_rows, variable_rows
 from tasks.checks.judges import endpoint_finding
+from tasks.checks.selftest.engine import engine_finding
 from tasks.checks.services import mlflow_finding, package_findings, service_finding, source_finding, vllm_finding
 from tasks.checks.sets import harness_finding, needs_harness
 from tasks.checks.sources import NamedSource, named_sources
@@ -68,6 +69,9 @@ def check_system(run: PipelineRun) -> tuple[CheckFinding, ...]:
     """
     started = time.monotonic()
     run.checks = run_checks(run.config, draft_plan(run.config))
+    if not failures(run.checks):
+        tried = engine_finding(run.config, run.code, should_stop=run.should_stop, say=current_display().say)
+        run.checks = (*run.checks, *filter(None, [tried]))
     hindrances = failures(run.checks)
     mlflow_run = run.tracking.start_stage(StageName.CHECK_SYSTEM, attempt=1)
     columns = list(CheckFinding.model_fields)

@@ -7,6 +7,7 @@ adapters merged: merging into quantized weights would round the adapters away.
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from containers.contracts.configs.parts.training import Quantization
+from containers.harness.errors import MissingPrerequisiteError
 from containers.models.weights import SCORE_HEAD
 
 # Layers that stay plain: both kinds of head.
@@ -32,9 +34,17 @@ def loading_arguments(
 
     Args:
         dtype: in which layers compute, and in which all other weights are.
+
+    Raises:
+        MissingPrerequisiteError: the library is not installed.
     """
     if quantization is None:
         return {}
+    if find_spec("bitsandbytes") is None:
+        raise MissingPrerequisiteError(
+            f"quantization is {quantization}, and bitsandbytes is not installed here. Build the stage image anew, or "
+            "`pip install -e .[stages]`; or set quantization: null."
+        )
     if quantization == "int8":
         settings = BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=_PLAIN)
     else:

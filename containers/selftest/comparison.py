@@ -129,8 +129,8 @@ def _logps(model: Any, *, packs: Sequence[Any], num_rows: int) -> tuple[Tensor, 
     return torch.cat(values), loss
 
 
-def _computed(model: Any, way: Way, name: str) -> tuple[Tensor, Tensor]:
-    """Return the values, and the gradient of all weights as one vector, both on the CPU."""
+def _computed(model: Any, way: Way, name: str) -> tuple[Tensor, Tensor, float]:
+    """Return the values, the gradient of all weights as one vector, both on the CPU, and the loss."""
     model.zero_grad()
     on = model.device.type
     with torch.autocast(on, dtype=torch.bfloat16) if name == "bf16" else nullcontext():
@@ -138,13 +138,15 @@ def _computed(model: Any, way: Way, name: str) -> tuple[Tensor, Tensor]:
     torch.autograd.backward(loss)
     gradient = torch.cat([part.grad.flatten().cpu() for part in model.parameters() if part.grad is not None])
     model.zero_grad()
-    return values.detach().float().cpu(), gradient
+    return values.detach().float().cpu(), gradient, float(loss.detach())
 
 
-def _apart(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> dict[str, float]:
-    (values, gradient), (wanted, reference) = one, other
+def _apart(one: tuple[Tensor, Tensor, float], other: tuple[Tensor, Tensor, float]) -> dict[str, float]:
+    (values, gradient, loss), (wanted, reference, wanted_loss) = one, other
     norm = reference.norm()
     return {
+        # A policy's loss here is a difference, which may be nearly nothing: its terms are the measure then.
+        "loss_relative": abs(loss - wanted_loss) / max(abs(wanted_loss), float(wanted.abs().mean())),
         "values_largest": float((values - wanted).abs().max()),
         "values_mean": float((values - wanted).abs().mean()),
         "gradient_relative": float((gradient - reference).norm() / norm),

@@ -29,6 +29,7 @@ def probe(bench: Bench, found: Findings) -> None:
             lengths = _LENGTHS if bench.on_gpu else _CPU_LENGTHS
             for one in compared(kind, model, device=str(bench.device), lengths=lengths, count=_COUNT):
                 found.add("gradients", one["gradient_cosine"], "cosine", of=one["what"])
+                found.add("loss", one["loss_relative"], "relative", of=one["what"])
                 name, unit = ("logps_apart", "nats") if kind == "policy" else ("scores_apart", "")
                 found.add(name, one["values_largest"], unit, of=one["what"])
                 found.notes += [one["note"]] if "note" in one else []

@@ -33,14 +33,13 @@ from containers.selftest.reward_step import (
     NUM_STEPS,
     Steps,
     add_steps,
-    refuse_quantized,
     reset_peak,
     train_without_files,
 )
-from containers.selftest.shape import any_tokenizer, causal_model, drawn, model_config
+from containers.selftest.shape import any_tokenizer, causal_model, drawn, model_config, with_made_files
 from containers.training.records import Prepared, peak_memory_bytes
 
-_GENERATED = 32
+_GENERATED, _AT_FIRST = 32, 8
 _NUM_PROMPTS = 16
 
 
@@ -48,10 +47,21 @@ class MadeRollouts(PolicyRollouts):
     """Rollouts of completions that are made up: as long as they can be, or one token shorter."""
 
     words: int
+    has_generated: bool = False
 
     def written(self, policy: Any, places: Any) -> list[Completion]:
-        """Return one completion for each of these prompts."""
+        """Return one completion for each of these prompts; at first, generate some tokens where the stage does it."""
         most = self.config.max_completion_length
+        if not self.has_generated:
+            self.has_generated = True
+            with self.writing(policy):
+                sampled_completions(
+                    causal_of(policy),
+                    self.tokenizer,
+                    [self.prompts[place].token_ids for place in places],
+                    max_new_tokens=min(_AT_FIRST, most),
+                    temperature=self.config.temperature,
+                )
         return [
             Completion(
                 prompt_ids=self.prompts[place].token_ids,
@@ -106,6 +116,9 @@ class ShapeTraining(PolicyTraining):
     def untrained_model(self) -> PreTrainedModel:
         """Make the model in the types in which the stage loads it."""
         profile = self.context.spec.profile
+        if self.config.quantization is not None:  # only weights from files are quantized
+            self.context = with_made_files(self.context, self.bench.request)
+            return self._start_model()
         dtype = torch.float32 if self.config.lora is None else compute_dtype(profile)
         return causal_model(model_config(self.bench.request), dtype=dtype, device=compute_device(profile))
 
@@ -137,7 +150,6 @@ def probe(bench: Bench, found: Findings) -> None:
     config = bench.context.spec.config
     if not isinstance(config, TrainPolicyConfig):
         raise NotHereError("the run trains no policy on rewards")
-    refuse_quantized(config)
     if config.has_critic:
         raise NotHereError("the critic starts from a reward model's files, which this probe does not have")
     model_config(bench.request)  # raises where the shape is not known

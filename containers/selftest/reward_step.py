@@ -20,7 +20,7 @@ from containers.distributed.ranks import join_ranks
 from containers.models.adapters import apply_lora, freeze_all_but_head
 from containers.selftest.cards import settle
 from containers.selftest.probe import Bench, Findings, NotHereError
-from containers.selftest.shape import any_tokenizer, drawn, model_config, reward_model
+from containers.selftest.shape import any_tokenizer, drawn, model_config, reward_model, with_made_files
 from containers.stages.train_reward_model import RewardModelTraining
 from containers.token_budgets import pair_pack_tokens
 from containers.training.examples import TrainingExamples
@@ -60,12 +60,6 @@ def train_without_files(trainer: Any, steps: Steps) -> None:
     trainer.train()
 
 
-def refuse_quantized(config: Any) -> None:
-    """Raise NotHereError if the frozen weights are quantized: only weights from files are."""
-    if config.quantization is not None:
-        raise NotHereError(f"weights in {config.quantization} are made from a model's files")
-
-
 class ShapeTraining(RewardModelTraining):
     """The stage's training, on a model of the shape in the request and on pairs that fill its packs."""
 
@@ -93,6 +87,9 @@ class ShapeTraining(RewardModelTraining):
     def untrained_model(self) -> Any:
         """Make the model with its score head, and with adapters if configured."""
         config, profile = self.config, self.context.spec.profile
+        if config.quantization is not None:  # only weights from files are quantized
+            self.context, self.score_token_id = with_made_files(self.context, self.bench.request), None
+            return super().untrained_model()
         dtype = torch.float32 if config.trainable == "full" else compute_dtype(profile)
         model = reward_model(model_config(self.bench.request), dtype=dtype, device=compute_device(profile))
         if config.trainable == "head":
@@ -125,7 +122,6 @@ def probe(bench: Bench, found: Findings) -> None:
     """Take three steps with all ranks; keep the time of the last ones, and the peak of memory."""
     config = bench.context.spec.config
     assert isinstance(config, TrainRewardModelConfig)  # noqa: S101 - the orchestrator gives this stage's
-    refuse_quantized(config)
     model_config(bench.request)  # raises where the shape is not known
     join_ranks(bench.context)
     training = ShapeTraining(bench.context)

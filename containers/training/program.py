@@ -36,7 +36,7 @@ from containers.training.examples import TrainingExamples, read_training_example
 from containers.training.kept_layers import KeptLayersCallback
 from containers.training.loop import resume_point, train, verify_training
 from containers.training.records import Prepared, write_training_records
-from containers.training.sharding import DividedModelCallback, divides_model, whole_model
+from containers.training.sharding import DividedModelCallback, divides_model, require_layers, whole_model
 from containers.training.start_model import load_start_tokenizer
 
 ConfigT = TypeVar("ConfigT", TrainSftConfig, TrainRewardModelConfig, TrainDpoConfig, TrainPolicyConfig)
@@ -243,6 +243,8 @@ def run_training(context: StageContext, training: Training[Any]) -> tuple[Metric
     try:
         checkpoint = resume_point(context)
         training.resumes = checkpoint is not None
+        if divides_model(context.spec.profile):
+            require_layers(context.input_path("start_model"))
         prepared = training.prepare()
         num_steps = prepared.schedule.num_steps
         trainer = training.build_trainer(checkpoint)

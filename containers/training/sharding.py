@@ -17,10 +17,18 @@ from accelerate.utils.operations import convert_to_fp32
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from containers.contracts.hardware import GpuProfile
-from containers.harness.errors import StageError
+from containers.harness.errors import BadConfigError, StageError
 from containers.harness.recorder import Recorder
 from containers.packing.logps import causal_of
 from containers.training.checkpoints import CHECKPOINT_PREFIX
@@ -31,6 +39,22 @@ Arguments = TypeVar("Arguments", bound=TrainingArguments)
 def divides_model(profile: GpuProfile) -> bool:
     """Whether the ranks of this profile divide a model among them."""
     return profile.distribution == "fsdp"
+
+
+def require_layers(folder: Path) -> None:
+    """Refuse a start model whose layers FSDP cannot tell, before its weights are loaded.
+
+    Raises:
+        BadConfigError: transformers' class of the model names no layers to divide.
+    """
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    made = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    classes = made if isinstance(made, tuple) else (made,)
+    if not any(getattr(one, "_no_split_modules", None) for one in classes):
+        raise BadConfigError(
+            f"The profile divides models (distribution: fsdp), and transformers' class for {config.model_type} names "
+            "no layers that could be divided. Set distribution: ddp (of the GPU profile, or of train_policy)."
+        )
 
 
 def sharding_arguments(profile: GpuProfile) -> dict[str, Any]:

@@ -37,28 +37,45 @@ Change = tuple[tuple[str, ...], PlanContext]
 def changes_of(context: PlanContext, stage: StageName) -> Iterator[Change]:
     """Changes that could help, the smallest first.
 
-    A model that the ranks divide gets the same weights: only the profile changes, and what lies in host memory. Then
-    come frozen weights of fewer bits, shorter examples, adapters in place of all weights, both, larger GPUs.
+    A model that the ranks divide gets the same weights: only the profile changes, and what lies in host memory. So does
+    a policy whose ranks write by themselves. Then come frozen weights of fewer bits, shorter examples, adapters for all
+    weights, both, larger GPUs; each first as vLLM writes, then as the ranks do.
     """
     yield from (change for change in _all_changes(context, stage) if is_allowed(change[-1]))
 
 
 def _all_changes(context: PlanContext, stage: StageName) -> Iterator[Change]:
+    by_ranks = list(_without_vllm(context, stage))
+    for changes in (_same_weights, _fewer_bits, _fewer_completions, _shorter, _with_adapters, _larger_gpus):
+        yield from changes(context, stage)
+        if changes is _same_weights:
+            yield from by_ranks
+        for settings, changed in by_ranks:
+            yield from (((*settings, *more), both) for more, both in changes(changed, stage))
+
+
+def _same_weights(context: PlanContext, stage: StageName) -> Iterator[Change]:
     yield from _divided(context, stage)
     yield from _offloaded(context, stage)
     yield from _smaller_evaluations(context, stage)
     yield from _held_together(context, stage)
+
+
+def _fewer_bits(context: PlanContext, stage: StageName) -> Iterator[Change]:
     yield from _quantized(context, stage)
     yield from _both(context, stage, _quantized, _divided)
-    yield from _without_vllm(context, stage)
-    yield from _both(context, stage, _without_vllm, _quantized)
-    yield from _smaller_batches(context, stage)
-    yield from _shorter(context, stage)
+
+
+def _fewer_completions(context: PlanContext, stage: StageName) -> Iterator[Change]:
+    yield from smaller_batches(context, stage)
+    yield from _both(context, stage, _quantized, smaller_batches)
+
+
+def _with_adapters(context: PlanContext, stage: StageName) -> Iterator[Change]:
     yield from _adapters(context, stage)
     yield from _both(context, stage, _adapters, _quantized)
     if stage is StageName.TRAIN_POLICY and context.config.trains_reward_model:  # then on the policy's own weights
         yield from _adapters(context, StageName.TRAIN_REWARD_MODEL)
-    yield from _larger_gpus(context, stage)
 
 
 def _both(
@@ -176,7 +193,7 @@ def shown(value: object) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _smaller_batches(context: PlanContext, stage: StageName) -> Iterator[Change]:
+def smaller_batches(context: PlanContext, stage: StageName) -> Iterator[Change]:
     """Let each rank write fewer completions at a time: it writes all of its part of a batch together."""
     policy, profile = context.config.train_policy, context.profile
     if stage is not StageName.TRAIN_POLICY or policy.rollout_batch_size is not None:

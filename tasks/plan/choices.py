@@ -12,7 +12,16 @@ from containers.contracts.identity import stage_profile
 from containers.contracts.names import StageName
 from containers.contracts.schedule import ScheduleError
 from tasks.config.errors import Mistake
-from tasks.plan.changes import DIVISIBLE, TRAININGS, is_allowed, may_divide_policy, shown, with_settings, without_vllm
+from tasks.plan.changes import (
+    DIVISIBLE,
+    TRAININGS,
+    is_allowed,
+    may_divide_policy,
+    shown,
+    smaller_batches,
+    with_settings,
+    without_vllm,
+)
 from tasks.plan.figures import Figure, PlanContext, StagePlan
 from tasks.plan.fit import ROOM
 from tasks.plan.limits import memory_bytes
@@ -29,6 +38,8 @@ _PACK_SIZES = (0.25, 0.5, 2, 4)
 _CHECKPOINTING: tuple[Checkpointing, ...] = (False, 2, 3, 4, 6, 9, 12, True)
 _SHORTEST_PACK = 2048
 _VLLM_SHARES = (0.45, 0.6, 0.75)
+# GPUs for vLLM alone; what the ranks that are left cannot divide is left out.
+_VLLM_GPUS = (1, 2, 4)
 _SIZES = (".pack_tokens=", ".vllm_memory_fraction=")
 _SOME_AGAIN = re.compile(r"(?<=\.gradient_checkpointing=)\d+")
 _SHOWN = 3
@@ -77,13 +88,36 @@ def _of_stage(context: PlanContext, planned: StagePlan, planner: Callable[[PlanC
     before: list[Mistake] = []
     planner(replace(context, mistakes=before))
     known = {str(mistake) for mistake in before}
-    tried = (_tried(changed, planned, changes, planner, known) for changes, changed in _variants(context, planned))
-    fitting = [choice for choice in tried if choice is not None and choice.memory_bytes <= most]
+    fitting = _fitting(context, planned, planner, known, most=most)
+    if not fitting:
+        for settings, smaller in smaller_batches(context, planned.stage):
+            if fitting := _fitting(smaller, planned, planner, known, most=most, settings=settings):
+                break
+    own = _tried(context, planned, (), planner, known)
     best: dict[tuple[str, ...], Choice] = {}
     for choice in sorted(fitting, key=_rank):
         best.setdefault(_kind(choice), choice)
     found = list(best.values())
-    return [*found[:_SHOWN], *(choice for choice in found[_SHOWN:] if not choice.changes)]
+    proposed = found[:_SHOWN]
+    # As configured, to compare with, also where it leaves less room than is proposed.
+    if own is not None and own.memory_bytes <= context.profile.gpu_memory_gib * GIB and own not in proposed:
+        proposed.append(own)
+    return proposed
+
+
+def _fitting(
+    context: PlanContext,
+    planned: StagePlan,
+    planner: Callable[[PlanContext], StagePlan],
+    known: set[str],
+    *,
+    most: float,
+    settings: tuple[str, ...] = (),
+) -> list[Choice]:
+    """Return the variants of the run that take so many bytes at most; `settings` made the run what it is."""
+    variants = _variants(context, planned)
+    tried = (_tried(changed, planned, (*settings, *changes), planner, known) for changes, changed in variants)
+    return [choice for choice in tried if choice is not None and choice.memory_bytes <= most]
 
 
 def _kind(choice: Choice) -> tuple[str, ...]:
@@ -169,9 +203,12 @@ def _engines(context: PlanContext, stage: StageName) -> Iterator[dict[str, objec
         return
     if section.rollout_engine == "vllm":
         yield without_vllm(section)
-    if section.vllm_gpus:
+    if section.vllm_gpus or not context.profile.num_gpus:
         return
     engine: dict[str, object] = {} if section.rollout_engine == "vllm" else {"rollout_engine": "vllm"}
     if engine:
         yield engine
     yield from ({**engine, "vllm_memory_fraction": share} for share in _VLLM_SHARES)
+    for count in (count for count in _VLLM_GPUS if count < context.profile.num_gpus):
+        usual = {} if section.vllm_memory_fraction is None else {"vllm_memory_fraction": None}
+        yield {**engine, "vllm_gpus": count, **usual}

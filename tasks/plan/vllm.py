@@ -8,6 +8,7 @@ from containers.contracts.hardware import GIB, GpuProfile
 from containers.token_budgets import LOGITS_BYTES
 from tasks.config.errors import Mistake
 from tasks.plan import estimates
+from tasks.plan.changes import shown, without_vllm
 from tasks.plan.estimates import TrainingLoad, Work
 from tasks.plan.figures import Figure, PlanContext, byte_figures, size_text
 from tasks.plan.inputs.model_shape import ModelShape, total_parameters
@@ -56,11 +57,12 @@ def vllm_mistakes(context: PlanContext) -> Iterator[Mistake]:
 
 def _more_for_vllm(share: float, context: PlanContext, weights: int) -> str:
     """What to do where vLLM has less than that share of its GPUs, which it needs."""
-    found, profile = math.ceil(100 * share) / 100, context.profile
-    of_a_rank = 0.0 if context.config.train_policy.vllm_gpus else weights / (profile.gpu_memory_gib * GIB)
+    found, profile, policy = math.ceil(100 * share) / 100, context.profile, context.config.train_policy
+    of_a_rank = 0.0 if policy.vllm_gpus else weights / (profile.gpu_memory_gib * GIB)
     told = [f"`train_policy.vllm_memory_fraction={found:g}` or more"] if found + of_a_rank <= _MOST_BESIDE else []
     told += ["more GPUs (train_policy.vllm_gpus)"] if profile.num_gpus > 1 else []
-    return f"Use {', '.join([*told, '`train_policy.rollout_engine=shared_prompts`'])}"
+    by_ranks = " ".join(f"train_policy.{name}={shown(value)}" for name, value in without_vllm(policy).items())
+    return f"Use {', '.join([*told, f'`{by_ranks}`'])}"
 
 
 def _undivided(shape: ModelShape, num_gpus: int) -> str:

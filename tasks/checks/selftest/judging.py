@@ -86,7 +86,8 @@ RULES = {
     "policy_step": Rule("policy's step", _FITS, problems.step, _SMALLER),
     "numbers": Rule(
         "numbers",
-        f"gradients, packed beside padded and beside float32 on the CPU: cosine {problems.LEAST_COSINE} or more",
+        f"packed beside padded and beside float32 on the CPU: gradients with a cosine of {problems.LEAST_COSINE} or "
+        f"more, losses within {problems.MOST_APART:.0%}",
         problems.numbers,
         _REPORT,
     ),

@@ -22,6 +22,8 @@ from tasks.run.runtime import CodeIdentity, required_contract, start_runtime
 
 _PROGRAM = "containers.selftest.program"
 _LOG_LINES = 3
+# Of a program; of one that starts vLLM, and may write a model for it.
+LIMIT_S, ENGINE_LIMIT_S = 240.0, 480.0
 # Of the variables with folders of a stage: those from which no library loads what it compiled.
 _WITHOUT_LIBRARIES = frozenset({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "MPLCONFIGDIR", "HF_HOME"})
 
@@ -35,6 +37,7 @@ class Machine:
         folder: of specs, work folders and artifacts.
         model: content of a config.json with the shape of the run's model; empty where it is not known.
         model_note: how that shape differs from the run's model, or why it is not known.
+        should_stop: polled while a program runs; True stops it.
     """
 
     profile: GpuProfile
@@ -44,12 +47,13 @@ class Machine:
     folder: Path
     model: Mapping[str, object] = field(default_factory=dict)
     model_note: str = ""
+    should_stop: Callable[[], bool] = lambda: False
 
     @property
     def one_card(self) -> GpuProfile:
         """The profile with one rank."""
         alone = {"num_gpus": min(1, self.profile.num_gpus), "num_processes": 1, "num_rollout_gpus": 0}
-        return self.profile.model_copy(update={**alone, "distribution": "ddp"})
+        return self.profile.model_copy(update={**alone, "tensor_parallel": 1, "distribution": "ddp"})
 
     @property
     def all_cards(self) -> GpuProfile:
@@ -117,6 +121,7 @@ def _once(
             work_folder=work,
             image=machine.image,
             on_tick=on_tick,
+            should_stop=machine.should_stop,
             program=_PROGRAM,
             gpu_ids=machine.gpu_ids[: launch.profile.num_gpus],
         )

@@ -25,9 +25,9 @@ _SMALL = ModelShape(
     num_hidden_layers=2,
     hidden_size=64,
     intermediate_size=192,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=32,
     vocab_size=512,
     tie_word_embeddings=True,
 )
@@ -168,8 +168,12 @@ def _of_policy(measured: Measured, subject: Subject, profile: GpuProfile, tokens
 
 def _of_vllm(measured: Measured, subject: Subject, profile: GpuProfile) -> Measured:
     """What vLLM was measured on, if a plan can use it: a card, and the shape of the run."""
-    by_vllm = subject.rollouts is not None and subject.rollouts.rollout_engine == "vllm"
-    if not by_vllm or not subject.is_of_the_run or subject.shape is None or not profile.num_gpus:
+    config = subject.rollouts
+    # All weights travel through files with every batch, which would be taken for writing.
+    by_vllm = config is not None and config.rollout_engine == "vllm" and config.lora is not None
+    if not by_vllm or measured.one("engine_token") is None:
+        return measured
+    if not subject.is_of_the_run or subject.shape is None or not profile.num_gpus:
         return measured
     layers = Measurement(name="layers", value=subject.shape.shape.num_hidden_layers, unit="layers")
     return measured.model_copy(update={"values": (*measured.values, layers)})

@@ -199,14 +199,22 @@ def step(measured: Measured, facts: Facts) -> Sequence[Problem]:
 
 
 def numbers(measured: Measured, facts: Facts) -> Sequence[Problem]:
-    """Gradients that point elsewhere."""
-    found = []
+    """Gradients that point elsewhere, and losses that differ."""
+    found: list[Problem] = []
     for value in measured.figures("gradients"):
         least = LEAST_COSINE_FLOAT32 if "float32, packed" in value.of else LEAST_COSINE
         if not value.value >= least:
             found.append(
                 (
                     f"{value.of}: gradients have a cosine of {value.value:.4f}, under {least}",
+                    "Training would differ from what was tested: set `pack: false` in the stages, and report it.",
+                )
+            )
+    for value in measured.figures("loss"):
+        if not value.value <= MOST_APART:
+            found.append(
+                (
+                    f"{value.of}: the loss is {value.value:.2%} away, more than {MOST_APART:.0%}",
                     "Training would differ from what was tested: set `pack: false` in the stages, and report it.",
                 )
             )

@@ -1,7 +1,6 @@
 """Run the self-test of a machine: every probe where the stages run, then one record of all of them."""
 
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from containers.launch.gpus.inventory import read_gpus
 from containers.launch.gpus.kernel_log import told_xids
 from tasks.checks.selftest.cards import Watch, card_rows
 from tasks.checks.selftest.judging import RULES, judged
-from tasks.checks.selftest.launching import Launch, Machine, measured
+from tasks.checks.selftest.launching import ENGINE_LIMIT_S, LIMIT_S, Launch, Machine, measured
 from tasks.checks.selftest.planned import Subject, beside_plan, subject_of
 from tasks.checks.selftest.problems import Facts
 from tasks.checks.selftest.stages import SmallPipeline
@@ -32,15 +31,13 @@ from tasks.config.run import RunConfig
 from tasks.pipeline.gpu_turn import gpu_turn
 from tasks.plan.inputs.gpu_speed import card_named, with_card_here
 from tasks.run.runtime import CodeIdentity
-from tasks.store.selftests import FOLDER, keep_selftest
+from tasks.store.selftests import keep_selftest, working_folder
 
 _HOLDER = "selftest"
 _PACKAGES = ("torch", "transformers", "trl", "peft", "triton", "vllm")
 _NO_GPUS, _NO_RANKS = "the profile has no GPUs", "the profile has one rank"
 _NO_CARDS = "the cards of the profile cannot be had"
 _ON_CARDS = ("container", "memory", "kernels", "numbers")
-# Of a program; of one that writes a model for vLLM and starts it.
-_LIMIT_S, _ENGINE_LIMIT_S = 240.0, 480.0
 
 
 @dataclass
@@ -83,10 +80,8 @@ class Selftesting:
     def results(self) -> None:
         """Run every probe but that of the cards; one that fails does not stop the others."""
         run = self.run
-        place = run.store_dir / FOLDER
-        place.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True)))
+            folder = stack.enter_context(working_folder(run.store_dir))
             try:
                 turn = gpu_turn(self.profile, holder=_HOLDER, say=self.say, should_stop=lambda: False)
                 gpu_ids = stack.enter_context(turn)
@@ -99,7 +94,7 @@ class Selftesting:
                 code=self.code,
                 image=run.image,
                 gpu_ids=gpu_ids,
-                folder=folder.resolve(),
+                folder=folder,
                 model=self.subject.shape.shape.model_dump() if self.subject.shape else {},
                 model_note=self.subject.note,
             )
@@ -107,7 +102,7 @@ class Selftesting:
                 self._add(found)
 
     def _measured(self, machine: Machine) -> Iterator[Measured]:
-        yield from self._of(machine, Launch(_ON_CARDS, machine.all_cards, _LIMIT_S))
+        yield from self._of(machine, Launch(_ON_CARDS, machine.all_cards, LIMIT_S))
         yield from self._steps(machine)
         yield from self._stages(machine)
         yield from self._load(machine)
@@ -128,10 +123,10 @@ class Selftesting:
                 yield Measured(probe=probe, refused="the run trains no policy on rewards")
             else:
                 by_vllm = config.rollout_engine == "vllm"
-                yield from self._of_stage(machine, (probe,), config, limit_s=_ENGINE_LIMIT_S if by_vllm else _LIMIT_S)
+                yield from self._of_stage(machine, (probe,), config, limit_s=ENGINE_LIMIT_S if by_vllm else LIMIT_S)
 
     def _of_stage(
-        self, machine: Machine, probes: tuple[str, ...], config: StageConfig, *, limit_s: float = _LIMIT_S
+        self, machine: Machine, probes: tuple[str, ...], config: StageConfig, *, limit_s: float = LIMIT_S
     ) -> Iterator[Measured]:
         """Probes with the ranks and the batch of a stage."""
         profile, batch = config_profile(machine.profile, config), stage_batch(config, machine.profile)
@@ -142,8 +137,8 @@ class Selftesting:
         """The rows that real stages give."""
         names = ("reload", "one_rank", "signals", "resume", "policy_training")
         self._begin(*names)
-        policy = self.run.policy_on_rewards
-        pipeline = SmallPipeline(machine, self.data, engine=policy.rollout_engine if policy else "shared_prompts")
+        quantization = self.run.train_reward_model.quantization
+        pipeline = SmallPipeline(machine, self.data, policy=self.run.policy_on_rewards, quantization=quantization)
         if problem := pipeline.prepare():
             yield from (Measured(probe=name, error=problem) for name in names)
             return
@@ -158,7 +153,7 @@ class Selftesting:
             yield Measured(probe="load", refused=_NO_GPUS)
             return
         watch = Watch(machine.gpu_ids, {gpu.uuid: gpu.bus for gpu in self.report.gpus}, before=self.xids_before)
-        for found in self._of(machine, Launch(("load",), machine.all_cards, _LIMIT_S), watch=watch):
+        for found in self._of(machine, Launch(("load",), machine.all_cards, LIMIT_S), watch=watch):
             values, notes = (*found.values, *watch.measured()), (*found.notes, *watch.notes())
             yield found.model_copy(update={"values": values, "notes": notes})
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from containers.contracts.configs.parts.training import Quantization
 from containers.contracts.configs.selftest import RESUMED_INPUT, UNINTERRUPTED_INPUT, Measured, Measurement
+from containers.contracts.configs.train_policy import TrainPolicyConfig
 from containers.contracts.digests import file_sha256
 from containers.contracts.hardware import GpuProfile
+from containers.contracts.identity import config_profile
 from containers.contracts.names import (
     ADAPTER_FOLDER,
     ADAPTER_WEIGHTS_FILE,
@@ -24,7 +27,7 @@ from containers.launch.base import ENTRY_MODULE, LaunchError
 from containers.launch.collect import read_outcome
 from containers.launch.gpus.inventory import read_states
 from tasks.checks.bare_stages import BareStages, StageBrokeError
-from tasks.checks.selftest.launching import Launch, Machine, measured
+from tasks.checks.selftest.launching import ENGINE_LIMIT_S, LIMIT_S, Launch, Machine, measured
 from tasks.config.loading import load_run_config
 from tasks.config.run import RunConfig
 from tasks.pipeline.stages import BY_NAME, walk
@@ -32,7 +35,6 @@ from tasks.pipeline.stages import BY_NAME, walk
 RUN_FILE = Path(__file__).with_name("run.yaml")
 _KILLED_ENTRY = "containers.selftest.killed"
 _PREPARED = (StageName.FILTER_DATASET, StageName.BUILD_BASE_MODEL)
-_LIMIT_S = 240.0
 # Of a GPU's model: heads of 64, which every kernel computes.
 _ON_GPU = (
     "build_base_model={num_layers: 4, hidden_size: 1024, intermediate_size: 3072, num_attention_heads: 16, "
@@ -49,27 +51,40 @@ class SmallPipeline:
     Attributes:
         machine: where they run.
         data: folder with the rows of `rlhf demo-data`.
-        engine: of the run's rollouts.
+        policy: how the run's policy learns; None: the run trains none on rewards.
+        quantization: of the run's reward model.
         figures: what each attempt took, as it was reported.
     """
 
     machine: Machine
     data: Path
-    engine: str = "shared_prompts"
+    policy: TrainPolicyConfig | None = None
+    quantization: Quantization | None = None
     figures: list[dict[str, Any]] = field(default_factory=list)
     made: dict[str, Any] = field(default_factory=lambda: {"checked": None})
 
+    @property
+    def engine(self) -> str:
+        """Of the run's rollouts; a profile without GPUs needs no vLLM."""
+        if self.policy is None or (self.policy.rollout_engine == "vllm" and not self.machine.profile.num_gpus):
+            return "shared_prompts"
+        return self.policy.rollout_engine
+
     def run(self, profile: GpuProfile, *, last: StageName) -> RunConfig:
         """The small run on that profile, up to that stage; its policy learns from a rule, without a reward model."""
-        ranks = self.machine.profile.num_processes
+        ranks, policy = self.machine.profile.num_processes, self.policy
+        own_ranks = ranks if policy is None else config_profile(self.machine.profile, policy).num_processes
         loaded = load_run_config(
             RUN_FILE,
             overrides=[
                 f"dataset.train={self.data / 'train.jsonl'}",
                 f"dataset.validation={self.data / 'validation.jsonl'}",
                 f"train_reward_model.global_batch_size={_PAIRS_OF_A_RANK * ranks}",
-                f"train_policy.global_batch_size={_COMPLETIONS_OF_A_RANK * ranks}",
+                f"train_policy.global_batch_size={_COMPLETIONS_OF_A_RANK * own_ranks}",
                 f"train_policy.rollout_engine={self.engine}",
+                f"train_policy.vllm_gpus={policy.vllm_gpus if policy and self.engine == 'vllm' else 0}",
+                f"train_policy.quantization={(policy and policy.quantization) or 'null'}",
+                f"train_reward_model.quantization={self.quantization or 'null'}",
                 f"run.until={last}",
                 *(_ON_GPU if profile.num_gpus else ()),
             ],
@@ -83,7 +98,7 @@ class SmallPipeline:
             self.run(profile or machine.profile.model_copy(update={"distribution": "ddp"}), last=last),
             machine.folder / "stages",
             way=way,
-            limit_s=_LIMIT_S,
+            limit_s=ENGINE_LIMIT_S if last is StageName.TRAIN_POLICY and self.engine == "vllm" else LIMIT_S,
             report=self.figures.append,
             code=machine.code,
             image=machine.image,
@@ -199,7 +214,7 @@ class SmallPipeline:
         found = measured(
             self.machine,
             Launch(
-                ("resume",), self.machine.one_card, _LIMIT_S, inputs={RESUMED_INPUT: one, UNINTERRUPTED_INPUT: other}
+                ("resume",), self.machine.one_card, LIMIT_S, inputs={RESUMED_INPUT: one, UNINTERRUPTED_INPUT: other}
             ),
         )[0]
         return found.model_copy(update={"values": (from_step, *found.values)})

@@ -13,6 +13,8 @@ from transformers import AutoModelForCausalLM
 from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, Quantization, TrainingSchedule
 from containers.contracts.configs.train_sft import TrainSftConfig
 from containers.contracts.names import StageName
+from containers.harness.errors import MissingPrerequisiteError
+from containers.models import quantized
 from containers.models.loading import apply_lora, load_causal_model, load_tokenizer, parameter_counts, save_merged
 from containers.models.quantized import is_quantized, num_values, quantized_parts
 from containers.models.shared_base import adapted_classifier, sharing_classifier
@@ -139,3 +141,10 @@ def test_a_reward_model_trained_on_quantized_weights_holds_when_it_is_loaded_aga
     assert values["validation_accuracy"] > 0.8
     assert values["reload_max_difference"] < (1e-4 if quantization == "nf4" else 1.0)
     assert (context.output / "adapter" / "adapter_config.json").is_file()
+
+
+def test_a_missing_library_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized, "find_spec", lambda name: None)
+    with pytest.raises(MissingPrerequisiteError, match="bitsandbytes is not installed here"):
+        quantized.loading_arguments("nf4", dtype=torch.float32, device="cpu")
+    assert quantized.loading_arguments(None, dtype=torch.float32, device="cpu") == {}

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from transformers import OpenAIGPTConfig, Qwen3Config
 
 from containers.contracts.configs.parts.training import OptimizerSettings
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -10,7 +11,9 @@ from containers.contracts.configs.train_reward_model import TrainRewardModelConf
 from containers.contracts.hardware import BatchPlan
 from containers.contracts.names import StageName
 from containers.contracts.schedule import ResolvedSchedule
+from containers.harness.errors import BadConfigError
 from containers.training.arguments import common_arguments
+from containers.training.sharding import require_layers
 from tests.unit.factories.spec_factory import make_context
 
 pytestmark = pytest.mark.stages
@@ -45,3 +48,14 @@ def test_a_trainer_without_evaluation_keeps_no_best_checkpoint(tmp_path: Path) -
     )
     assert arguments["eval_strategy"] == "no"
     assert "load_best_model_at_end" not in arguments
+
+
+def test_a_class_without_named_layers_is_refused_with_what_to_set(tmp_path: Path) -> None:
+    OpenAIGPTConfig(n_layer=2).save_pretrained(tmp_path)
+    with pytest.raises(BadConfigError, match=r"openai-gpt names no layers .* Set distribution: ddp"):
+        require_layers(tmp_path)
+
+
+def test_a_usual_model_is_divided(tmp_path: Path) -> None:
+    Qwen3Config(num_hidden_layers=2).save_pretrained(tmp_path)
+    require_layers(tmp_path)

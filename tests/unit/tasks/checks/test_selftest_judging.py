@@ -126,6 +126,12 @@ def test_what_is_as_it_should_be_passes(probe: str, figures: list[Figure], facts
             "under 0.9999",
             "pack: false",
         ),
+        (
+            "numbers",
+            [("loss", 0.03, "relative", "policy, bf16")],
+            "bf16: the loss is 3.00% away",
+            "pack: false",
+        ),
         ("one_rank", [("first_loss", 0.05, "relative", "")], "5.00% from that of one rank", "connections"),
         (
             "resume",
