@@ -49,6 +49,8 @@ NOT_MADE = (
     StageName.CHECK_SYSTEM,
     StageName.COMPUTE_REFERENCE,
     StageName.TRAIN_DPO,
+    StageName.ANSWER_SETS,
+    StageName.EVALUATE_SETS,
     StageName.COMPARE_POLICIES,
     StageName.WRITE_REPORT,
 )
