@@ -23,7 +23,7 @@ from containers.contracts.funnel import Funnel
 from containers.contracts.hardware import BatchPlan, GpuProfile, RequiredContract
 from containers.contracts.names import EVENTS_FILE, StageName
 from containers.contracts.spec import StageInput, StageSpec
-from containers.data import reader as preference_rows
+from containers.data import sources
 from containers.data.filters import inputs as filter_inputs
 from containers.data.filters.pair_chain import PairChain
 from containers.harness.context import StageContext
@@ -101,7 +101,7 @@ class Clock:
 def watched_clock() -> Clock:
     """Return a clock that watches the steps of the stage."""
     clock = Clock()
-    clock.generator(preference_rows, "read_lines", "read")
+    clock.generator(sources, "read_lines", "read")
     clock.function(filter_inputs, "read_source", "schema")
     clock.function(filter_dataset, "checked_polarity", "polarity")
     for name, step in _STEPS_OF_THE_CHAIN.items():

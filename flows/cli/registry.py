@@ -65,6 +65,11 @@ COMMANDS: Mapping[str, ListedCommand] = {
         "start both servers, offer forms in Prefect that start runs, and execute these runs",
         "--configs configs/runs",
     ),
+    "pod-template": ListedCommand(
+        "serve:POD_TEMPLATE",
+        "print the job template of a Kubernetes work pool, with the limits of a GPU profile",
+        f"{_PRODUCTION} --profile 8x80gb --image registry.example/rlhf-pod:1 --claim rlhf",
+    ),
     "approve": ListedCommand(
         "approve:APPROVE",
         "show what waits for a person at a gate, or decide",

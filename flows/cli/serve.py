@@ -1,18 +1,27 @@
-"""The command line of `rlhf serve`; its work is in `flows.serving.session`."""
+"""The command lines of `rlhf serve` and `rlhf pod-template`; their work is in `flows.serving`."""
 
 import argparse
+import json
 import os
+import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cronsim import CronSim, CronSimError
 
-from flows.cli.options import Command
+from containers.contracts.registries import AUTO, capabilities
+from flows.cli.options import Command, add_config_options
 from flows.servers.local import ServerSettings
 from flows.servers.process import LOOPBACK
 from flows.servers.settings import STATE_DIR
+from flows.serving.pod_template import job_template
 from flows.serving.session import ServeSettings, serve
 from tasks.config.errors import ConfigError
+from tasks.config.loading import load_run_config
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -132,4 +141,62 @@ def _run(parsed: argparse.Namespace) -> int:
     )
 
 
+def _add_pod_options(parser: argparse.ArgumentParser) -> None:
+    add_config_options(parser)
+    parser.add_argument(
+        "--image", required=True, help="image with orchestrator and stages, made by containers/kubernetes/build.sh"
+    )
+    parser.add_argument(
+        "--claim", required=True, help="PersistentVolumeClaim with configurations, data and store (ReadWriteMany)"
+    )
+    parser.add_argument("--namespace", default="default", help="namespace of the pods (default: %(default)s)")
+    parser.add_argument(
+        "--memory-gib",
+        type=float,
+        help="limit of the pod in GiB, /dev/shm included (default: host_memory_gib of the profile, else none)",
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="variable of the flow run, as MLFLOW_TRACKING_URI; may be repeated; no secrets",
+    )
+
+
+def _print_template(parsed: argparse.Namespace) -> int:
+    config = load_run_config(parsed.config, overrides=parsed.overrides, profile=parsed.profile).config
+    profile, kind = config.gpu_profile, config.runtime.kind
+    memory = parsed.memory_gib if parsed.memory_gib is not None else profile.host_memory_gib
+    mistakes = []
+    if profile.chosen_because:
+        mistakes.append("gpu_profile: `auto` looks at this machine. Name the profile of the pods' nodes (--profile).")
+    if kind != AUTO and capabilities(kind).runs_image:
+        mistakes.append(
+            f"runtime.kind: {kind} starts containers, which a pod cannot. Use `--set runtime.kind=process`."
+        )
+    for option, name in (("--claim", parsed.claim), ("--namespace", parsed.namespace)):
+        if not _LABEL.fullmatch(name):
+            mistakes.append(f"{option}: `{name}` is no name in Kubernetes: small letters, digits and `-`, at most 63.")
+    if isinstance(memory, int | float) and memory <= profile.shm_size_gib:
+        mistakes.append(
+            f"--memory-gib: {memory:g} GiB hold nothing beside the {profile.shm_size_gib:g} GiB of /dev/shm, which "
+            "counts as memory. Give more, or lower shm_size_gib of the profile."
+        )
+    mistakes += [f"--env: `{one}` found, wanted NAME=VALUE." for one in parsed.env if not _SETTING.fullmatch(one)]
+    if mistakes:
+        raise ConfigError("The pods would not work:\n" + "\n".join(f"  {mistake}" for mistake in mistakes))
+    template = job_template(
+        profile,
+        image=parsed.image,
+        claim=parsed.claim,
+        namespace=parsed.namespace,
+        memory_gib=parsed.memory_gib,
+        environment=dict(one.split("=", 1) for one in parsed.env),
+    )
+    sys.stdout.write(json.dumps(template, indent=2) + "\n")
+    return 0
+
+
 SERVE = Command(_add_options, _run)
+POD_TEMPLATE = Command(_add_pod_options, _print_template)
