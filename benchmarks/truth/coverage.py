@@ -72,6 +72,21 @@ def weighted_cells(generator: np.random.Generator, draws: int) -> Iterator[Cell]
             yield _cell(f"{subsets} subsets of {size}, about {true:g}", float(weights @ rates), figures, share_interval)
 
 
+def small_subset_cells(generator: np.random.Generator, draws: int) -> Iterator[Cell]:
+    """Plain means of subsets of which some have a few items: files that were cut, items that are too long."""
+    for sizes in ((200, 200, 200, 1), (200, 200, 200, 2), (200, 200, 200, 5), (50, 50, 3, 1), (5, 5, 5, 5), (2, 2, 2)):
+        for true in _SHARES:
+            figures = []
+            for _ in range(draws // 4):
+                parts = []
+                for place, size in enumerate(sizes):
+                    credits = (generator.random(size) < true).astype(float).tolist()
+                    named = [(credit, f"{place} {number}") for number, credit in enumerate(credits)]
+                    parts.append((1.0, mean_estimate(named, stratum=str(place))))
+                figures.append(weighted(parts).figure)
+            yield _cell(f"subsets of {', '.join(map(str, sizes))}, true {true:g}", true, figures, share_interval)
+
+
 def win_rate_cells(generator: np.random.Generator, draws: int) -> Iterator[Cell]:
     """Win rates per prompt, of 4 × 4 completions, some of them ties."""
     for prompts in (10, 24, 48, 200):
@@ -139,6 +154,7 @@ def _cell(
 _KINDS = {
     "Shares": share_cells,
     "Weighted scores": weighted_cells,
+    "Scores with small subsets": small_subset_cells,
     "Win rates": win_rate_cells,
     "Means": mean_cells,
     "Equal models that are not crowned": false_wins,

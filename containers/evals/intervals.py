@@ -6,6 +6,7 @@ form clusters, and every interval is over clusters.
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ Floats = NDArray[np.float64]
 _RESAMPLED_VALUES = 8_000_000
 # A variance below is rounding.
 _SMALLEST_VARIANCE = 1e-20
+# Strata of fewer clusters do not tell their variance by themselves.
+_FEW_CLUSTERS = 20
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,10 @@ class LinearFigure:
         residuals: [C] how far each cluster moves the figure; the sum of their squares estimates its variance.
         weights: [C] the part of each cluster in the figure; they add up to one.
         num_strata: means that it is made of; each costs a degree of freedom.
-        parts: [C] what each cluster adds to the value; they add up to it. Only differences need them.
+        parts: [C] what each cluster adds to the value; they add up to it. Only shares and differences need them.
         per_cluster: independent observations that a cluster counts at least, as `observations_per_cluster` tells.
+        strata: clusters of each mean, in order; empty: all are of one.
+        kind: values of a share lie in 0 to 1, of the difference of two in -1 to 1; of others nothing is known.
     """
 
     value: float
@@ -35,11 +40,45 @@ class LinearFigure:
     num_strata: int = 1
     parts: Floats = field(default_factory=lambda: np.empty(0))
     per_cluster: float = 1.0
+    strata: tuple[int, ...] = ()
+    kind: Literal["", "share", "difference"] = ""
+
+    @property
+    def spreads(self) -> Floats:
+        """[C + S] the residuals, and what is added for strata that are too small to show how far they vary."""
+        return np.concatenate([self.residuals, self._added()])
 
     @property
     def variance(self) -> float:
         """Of the figure."""
-        return float((self.residuals**2).sum())
+        return float((self.spreads**2).sum())
+
+    def _added(self) -> Floats:
+        """[S] standard deviations that small strata lack.
+
+        One prompt, or a few that are all right, seem certain, and with a fixed weight they would decide. Each such
+        stratum counts as if one more prompt had been seen: of a share, as variable as (right + 1) of (prompts + 2)
+        are; of a difference, as one on which the models differ adds to those that were seen.
+
+        Source: Laplace's rule of succession; docs/proofs/statistics.md has what it covers.
+        """
+        sizes = self.strata or (self.residuals.size,)
+        if not self.kind or (len(sizes) == 1 and (self.kind == "share" or self.residuals.any())):
+            return np.empty(0)
+        found, start = [], 0
+        for size in sizes:
+            place, start = slice(start, start + size), start + size
+            weights, seen = self.weights[place], float((self.residuals[place] ** 2).sum())
+            if weights.sum() <= 0 or (size >= _FEW_CLUSTERS and seen > 0):
+                continue
+            if self.kind == "share":
+                likely = (float(self.parts[place].sum() / weights.sum()) * size + 1) / (size + 2)
+                one = likely * (1 - likely)
+            else:
+                one = float(((self.parts[place][weights > 0] / weights[weights > 0]) ** 2).sum() + 1) / (size + 1)
+            usual = ((size - 1) * seen + one * float((weights**2).sum())) / size
+            found.append(np.sqrt(max(usual - seen, 0.0)))
+        return np.array(found)
 
     @property
     def most_degrees(self) -> int:
@@ -49,10 +88,10 @@ class LinearFigure:
     @property
     def num_telling(self) -> float:
         """As many equal clusters would say as much about the variance: near the number of those that differ."""
-        largest = float(np.abs(self.residuals).max())
-        if self.variance < _SMALLEST_VARIANCE:
+        spreads = self.spreads
+        if float((spreads**2).sum()) < _SMALLEST_VARIANCE:
             return self.most_degrees + 1.0
-        squares = (self.residuals / largest) ** 2
+        squares = (spreads / float(np.abs(spreads).max())) ** 2
         return float(squares.sum() ** 2 / (squares**2).sum())
 
 
@@ -96,26 +135,36 @@ def share_interval(share: LinearFigure, *, confidence: float) -> tuple[float, fl
 
     It is the exact binomial interval for the number of independent observations that would have the same variance,
     lowered by Student's t for as many degrees of freedom as there are clusters that differ from the rest. It never
-    counts less than `per_cluster` observations a cluster: one where all of a cluster are right or wrong together.
+    counts less than `per_cluster` observations a cluster: one where all of a cluster are right or wrong together. These
+    are lowered, too, where few clusters have most of the weight.
 
     Source: Korn and Graubard 1998, Surv. Methodol. 24(2), with t for the clusters that tell (`num_telling`) in place of
     all; docs/proofs/statistics.md has its coverage.
     Example: 8 of 10 at 0.95 give 0.404 to 0.983.
     """
     value = min(max(share.value, 0.0), 1.0)
-    least, most = share.per_cluster / float((share.weights**2).sum()), share.most_degrees
+    squares, most = share.weights**2, float(share.most_degrees)
+    least = share.per_cluster / float(squares.sum())
+    weighty = float(squares.sum() ** 2 / (squares**2).sum())
     count = value * (1 - value) / share.variance if share.variance > _SMALLEST_VARIANCE else least
-    degrees = min(max(share.num_telling - 1, 1.0), float(most))
-    lowered = max(count * _lowering(degrees, confidence), least * _lowering(most, confidence))
+    degrees = min(max(share.num_telling - 1, 1.0), most)
+    lowered = max(count * _lowering(degrees, confidence), least * _lowering(min(most, 2 * weighty + 1), confidence))
     return exact_interval(value * lowered, lowered, confidence=confidence)
 
 
 def mean_interval(mean: LinearFigure, *, confidence: float) -> tuple[float, float]:
     """Student's t interval of a mean, with fewer degrees of freedom where a few clusters make up its variance.
 
+    Where two models differ on no prompt, the ends are the largest share of prompts on which they could differ and show
+    no difference here: exact, one-sided.
+
     Source: Satterthwaite 1946, Biom. Bull. 2(6): degrees 2 / (variation of the variance), here 2C / (kurtosis − 1).
-    Example: 1, 2, 3 at 0.95 give -0.484 to 4.484.
+    Example: 1, 2, 3 at 0.95 give -0.484 to 4.484; 20 prompts without a difference give -0.168 to 0.168.
     """
+    if mean.kind == "difference" and not mean.parts.any():
+        count = 1 / float((mean.weights**2).sum())
+        end = 1 - float(((1 - _in_open_range(confidence)) / 2) ** (1 / count))
+        return -end, end
     half = _student(_degrees(mean), confidence) * float(np.sqrt(mean.variance))
     return mean.value - half, mean.value + half
 
@@ -141,7 +190,7 @@ def detectable(mean: LinearFigure, *, confidence: float, power: float) -> float:
 
 
 def _degrees(mean: LinearFigure) -> float:
-    most, size = mean.most_degrees, mean.residuals.size
+    most, size = mean.most_degrees, mean.spreads.size
     spread_of_squares = max(size / mean.num_telling - 1, 1e-9)
     return float(min(max(2 * size / spread_of_squares, 1.0), float(most)))
 

@@ -1,7 +1,7 @@
 """Two models on the same items: the difference of a figure, with its interval over prompts, and McNemar's test."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,7 +47,8 @@ def clustered_difference(
 
     Example: [1, 1, 0] on the prompts a, a, b has the mean 2/3; the second model is better on one of two prompts.
     """
-    return _difference(clustered_mean(differences, prompts), count=len(differences), confidence=confidence)
+    mean = replace(clustered_mean(differences, prompts), kind="difference")
+    return _difference(mean, count=len(differences), confidence=confidence)
 
 
 def figure_difference(second: LinearFigure, first: LinearFigure, *, count: int, confidence: float) -> PairedDifference:
@@ -57,7 +58,15 @@ def figure_difference(second: LinearFigure, first: LinearFigure, *, count: int, 
         count: items behind each figure.
     """
     residuals, parts = second.residuals - first.residuals, second.parts - first.parts
-    figure = LinearFigure(second.value - first.value, residuals, first.weights, first.num_strata, parts)
+    figure = LinearFigure(
+        second.value - first.value,
+        residuals,
+        first.weights,
+        first.num_strata,
+        parts,
+        strata=first.strata,
+        kind="difference",
+    )
     return _difference(figure, count=count, confidence=confidence)
 
 
@@ -70,6 +79,8 @@ def mean_difference(parts: Sequence[PairedDifference], *, confidence: float) -> 
         weights=share * np.concatenate([figure.weights for figure in figures]),
         num_strata=sum(figure.num_strata for figure in figures),
         parts=share * np.concatenate([figure.parts for figure in figures]),
+        strata=tuple(size for figure in figures for size in figure.strata or (figure.residuals.size,)),
+        kind="difference",
     )
     count = sum(part.difference.count or 0 for part in parts)
     return _difference(figure, count=count, confidence=confidence)

@@ -97,7 +97,9 @@ def mean_metric(
     clusters: Sequence[Hashable] | None = None,
     weights: Sequence[float] | None = None,
 ) -> Metric:
-    """The mean with its t interval (`mean_interval`).
+    """The mean with its t interval (`mean_interval`); without one where it can have none.
+
+    That is where there is one cluster, or two that are equal: what they do not show is no certainty.
 
     Args:
         clusters: what each value shares with others; None: all are independent.
@@ -107,9 +109,11 @@ def mean_metric(
         ValueError: there is no value.
     """
     mean = clustered_mean(values, clusters, weights)
-    low, high = mean_interval(mean, confidence=confidence)
+    ends: tuple[float | None, float | None] = (None, None)
+    if mean.residuals.size > 2 or mean.residuals.any():
+        ends = mean_interval(mean, confidence=confidence)
     return Metric(
-        name=name, value=mean.value, unit=unit, ci_low=low, ci_high=high, count=len(values),
+        name=name, value=mean.value, unit=unit, ci_low=ends[0], ci_high=ends[1], count=len(values),
         num_prompts=None if clusters is None else mean.residuals.size,
     )  # fmt: skip
 

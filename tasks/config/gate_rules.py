@@ -16,6 +16,9 @@ HeldBy = Literal["interval", "figure"]
 _BOTH_WAYS = {PADDING: False, REPETITION: False, REWRITING: True}
 # A rule that guessing passes more often than this says so.
 _OFTEN = 0.05
+# Of so many prompts every mean has an interval.
+_FEWEST = 3
+_NO_INTERVAL = " (no interval: too few prompts)"
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,20 @@ class Bound:
         wanted = f"{'figure' if self.held_by == 'figure' else 'interval'} {self._text(unit)}"
         if found is None:
             return GateRule(name=name, wanted=wanted, found=absent, passed=False)
-        text = f"{quantity(found.value, found.unit)}{_spread(found)}{f' on {on}' if on else ''}"
+        spread = _NO_INTERVAL if self.held_by == "interval" and _has_too_few(found) else _spread(found)
+        text = f"{quantity(found.value, found.unit)}{spread}{f' on {on}' if on else ''}"
         text += f"; {note}" if note else ""
         return GateRule(name=name, wanted=wanted, found=text, passed=self.is_kept_by(found))
 
     def is_kept_by(self, found: Metric) -> bool:
-        """Whether the figure, or every value of its interval, lies within the bounds."""
+        """Whether the figure, or every value of its interval, lies within the bounds.
+
+        A figure on one or two prompts has no interval, and passes no gate that wants one.
+        """
         low, high = found.value, found.value
         if self.held_by == "interval":
+            if _has_too_few(found):
+                return False
             low, high = (
                 (low if found.ci_low is None else found.ci_low),
                 (high if found.ci_high is None else found.ci_high),
@@ -66,6 +75,12 @@ class Bound:
         if low:
             return f"above {low}" if self.is_open else f"from {low} on"
         return f"up to {high}"
+
+
+def _has_too_few(found: Metric) -> bool:
+    """Whether it has no interval because it is of one or two prompts."""
+    size = found.count if found.num_prompts is None else found.num_prompts
+    return found.ci_low is None and found.ci_high is None and size is not None and size < _FEWEST
 
 
 def _spread(found: Metric) -> str:

@@ -192,7 +192,7 @@ def judge_policy(evaluation: PolicyEvaluation, gate: PolicyGate, *, losses: Sequ
     if gate.maximum_kl is not None:
         rules.append(
             Bound(gate.held_by, high=gate.maximum_kl).rule(
-                "KL to the reference", kl, on=sample_size(kl, "completions"), absent="", unit="nats"
+                "KL to the reference", kl, on=sample_size(kl, "prompts"), absent="", unit="nats"
             )
         )
     return _verdict("policy", [*rules, *losses], gate.waive, advice=_hardly_moved(evaluation))

@@ -39,12 +39,24 @@ class Estimate:
     def figure(self) -> LinearFigure:
         """All strata together."""
         residuals, weights, parts = map(np.concatenate, zip(*self.strata.values(), strict=True))
-        return LinearFigure(self.value, residuals, weights, num_strata=len(self.strata), parts=parts)
+        sizes = tuple(stratum[0].size for stratum in self.strata.values())
+        return LinearFigure(
+            self.value, residuals, weights, num_strata=len(sizes), parts=parts, strata=sizes, kind="share"
+        )
 
     def metric(self, name: str, intervals: Intervals) -> Metric:
         """The figure with its interval."""
-        low, high = share_interval(self.figure, confidence=intervals.confidence)
-        return Metric(name=name, value=self.value, unit="fraction", ci_low=low, ci_high=high, count=self.count)
+        figure = self.figure
+        low, high = share_interval(figure, confidence=intervals.confidence)
+        return Metric(
+            name=name,
+            value=self.value,
+            unit="fraction",
+            ci_low=low,
+            ci_high=high,
+            count=self.count,
+            num_prompts=figure.residuals.size,
+        )
 
 
 def mean_estimate(credits: Credits, *, stratum: str) -> Estimate:

@@ -3,11 +3,14 @@
 import math
 import random
 import statistics
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from containers.contracts.outcome import Metric
-from containers.evals.paired import clustered_difference, mcnemar_p_value
+from containers.evals.intervals import LinearFigure, mean_end, mean_interval
+from containers.evals.paired import clustered_difference, figure_difference, mcnemar_p_value
+from containers.evals.suites.figures import mean_estimate, weighted
 
 
 def paired_difference(differences: list[float], *, confidence: float) -> Metric:
@@ -35,7 +38,41 @@ def test_five_wins_without_a_loss_are_no_significant_win_but_six_are() -> None:
 def test_models_that_never_differ_are_not_told_apart() -> None:
     assert mcnemar_p_value(0, 0) == 1
     found = paired_difference([0.0] * 200, confidence=0.95)
-    assert (found.value, found.ci_low, found.ci_high) == (0, 0, 0)
+    assert found.value == 0
+    # If more than 1.8 % of prompts differed, 200 would show one in 97.5 % of cases.
+    assert found.ci_high == -(found.ci_low or 0) == pytest.approx(1 - 0.025 ** (1 / 200))
+
+
+def test_twenty_equal_items_do_not_rule_out_a_fall_of_ten_points() -> None:
+    found = clustered_difference([0.0] * 20, [str(place) for place in range(20)], confidence=0.95)
+    assert mean_interval(found.figure, confidence=0.95)[0] < -0.10
+    assert mean_end(found.figure, alpha=0.025) > 0.10
+
+
+def _in_subsets(sizes: Sequence[int], wrong: Mapping[int, int]) -> LinearFigure:
+    """The mean of subsets that are all right but for so many items of a subset."""
+    parts = [
+        (1.0, mean_estimate([(float(n >= wrong.get(at, 0)), f"{at} {n}") for n in range(size)], stratum=str(at)))
+        for at, size in enumerate(sizes)
+    ]
+    return weighted(parts).figure
+
+
+@pytest.mark.parametrize("small", [1, 2, 3])
+def test_a_subset_of_a_few_items_convicts_no_model(small: int) -> None:
+    """One item in a subset of one moves a mean of four subsets by 25 points, and says nothing beyond chance."""
+    before, after = ({0: 20, 1: 24, 2: 18, 3: 0}, {0: 21, 1: 23, 2: 19, 3: small})
+    first, second = (_in_subsets((200, 200, 200, small), wrong) for wrong in (before, after))
+    found = figure_difference(second, first, count=600 + small, confidence=0.95)
+    assert found.difference.value < -0.24
+    assert mean_end(found.figure, alpha=0.025) > 0, "the fall is not beyond chance"
+    assert mean_interval(found.figure, confidence=0.95)[0] < -0.25, "and none is ruled out"
+
+
+def test_a_fall_on_every_item_of_a_subset_that_tells_is_seen() -> None:
+    first, second = _in_subsets((200, 200, 30), {0: 20}), _in_subsets((200, 200, 30), {0: 20, 2: 30})
+    found = figure_difference(second, first, count=430, confidence=0.95)
+    assert mean_end(found.figure, alpha=0.025) < -0.2
 
 
 def test_the_interval_is_near_the_normal_one_on_many_items() -> None:

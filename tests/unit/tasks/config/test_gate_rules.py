@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from containers.contracts.outcome import Metric
-from containers.evals.statistics import share_metric
+from containers.evals.statistics import mean_metric, share_metric
 from tasks.config.gate_rules import Bound, HeldBy, accuracy_rule, best_lower_end, chance_of_guessing, minimum_note
 from tests.unit.factories.report.certificate_factory import suite
 
@@ -120,6 +120,15 @@ def test_a_suite_without_a_minimum_or_without_a_pair_needs_no_note() -> None:
 )
 def test_a_figure_on_its_bound_keeps_it_unless_it_must_lie_above(bound: Bound, passed: bool) -> None:
     assert bound.is_kept_by(FOUND) is passed
+
+
+@pytest.mark.parametrize(("values", "passed"), [([0.3], False), ([0.3, 0.3], False), ([0.3, 0.31, 0.32], True)])
+def test_a_gain_on_one_or_two_prompts_passes_no_gate_that_wants_an_interval(values: list[float], passed: bool) -> None:
+    gain = mean_metric(values, name="gain", unit="score", confidence=0.95)
+    rule = Bound("interval", low=0.0, is_open=True).rule("reward gain", gain, absent="", unit="score")
+    assert rule.passed is passed
+    assert ("too few prompts" in rule.found) is not passed
+    assert Bound("figure", low=0.0).is_kept_by(gain), "a gate that wants the figure alone takes it"
 
 
 def test_a_figure_without_an_interval_is_held_by_itself_and_shown_alone() -> None:
