@@ -7,6 +7,7 @@ from typing import Literal
 from containers.contracts.certificate import PADDING, REPETITION, REWRITING, LengthBias, SuiteEvaluation
 from containers.contracts.outcome import Metric
 from containers.contracts.records import GateRule
+from containers.contracts.registries import BENCHMARKS
 from containers.formatting import interval, number, percent, quantity, sample_size
 
 # `interval`: its worse end must keep the bound. `figure`: the figure must, whatever its interval.
@@ -96,29 +97,31 @@ def accuracy_rule(suite: SuiteEvaluation, minimum: float | None, held_by: HeldBy
     """Rule on a suite's score; it says how often guessing passes it, or that nothing could."""
     if minimum is None:
         return None
-    prompts = suite.num_prompts or suite.num_items
+    prompts, guessing = suite.num_prompts or suite.num_items, BENCHMARKS[suite.benchmark].guessing
+    is_single = prompts == suite.num_pairs
     pairs = f"{suite.num_pairs:,} pair{'s' if suite.num_pairs != 1 else ''}"
     return Bound(held_by, low=minimum).rule(
         f"accuracy on {suite.name}",
         suite.score,
-        on=pairs if prompts == suite.num_pairs else f"{pairs} of {prompts:,} prompt{'s' if prompts != 1 else ''}",
+        on=pairs if is_single else f"{pairs} of {prompts:,} prompt{'s' if prompts != 1 else ''}",
         absent="no pair was left to judge by",
-        note=minimum_note(minimum, prompts, held_by, is_single=prompts == suite.num_pairs) if suite.score else "",
+        note=minimum_note(minimum, prompts, held_by, is_single=is_single, guessing=guessing) if suite.score else "",
         unit="fraction",
     )
 
 
-def minimum_note(minimum: float, num_prompts: int, held_by: HeldBy, *, is_single: bool) -> str:
+def minimum_note(minimum: float, num_prompts: int, held_by: HeldBy, *, is_single: bool, guessing: float = 0.5) -> str:
     """What the number of prompts means for a minimum: guessing passes it, or nothing can; else empty.
 
     Args:
         is_single: each prompt has one pair; several may say more than one.
+        guessing: the score of a model that guesses.
     """
     if num_prompts < 1:
         return ""
     if held_by == "interval" and is_single and minimum > (best := best_lower_end(num_prompts)):
         return f"even without an error the interval of {num_prompts:,} prompts begins at {percent(best)}: hold out more"
-    chance = chance_of_guessing(minimum, num_prompts, held_by)
+    chance = chance_of_guessing(minimum, num_prompts, held_by, guessing=guessing)
     return f"guessing passes this in {percent(chance)} of cases" if chance > _OFTEN else ""
 
 
@@ -132,8 +135,8 @@ def best_lower_end(num_prompts: int) -> float:
     return share_interval(LinearFigure(1.0, np.zeros(num_prompts), weights), confidence=0.95)[0]
 
 
-def chance_of_guessing(minimum: float, num_prompts: int, held_by: HeldBy) -> float:
-    """Probability that a model which is right on half of the prompts, by chance, passes a minimum.
+def chance_of_guessing(minimum: float, num_prompts: int, held_by: HeldBy, *, guessing: float = 0.5) -> float:
+    """Probability that a model which is right on each prompt with probability `guessing` passes a minimum.
 
     Source: the binomial distribution; pairs of one prompt count as one guess.
     Example: 24 prompts, 0.6 and `figure` give 0.15.
@@ -151,7 +154,7 @@ def chance_of_guessing(minimum: float, num_prompts: int, held_by: HeldBy) -> flo
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if middle > num_prompts or passes(middle) else (middle + 1, high)
-    return float(stats.binom.sf(low - 1, num_prompts, 0.5))
+    return float(stats.binom.sf(low - 1, num_prompts, guessing))
 
 
 def prompts_for_a_verdict(found: Metric, *, minimum: float) -> int | None:

@@ -113,6 +113,7 @@ class Benchmark:
         judge: computes the figures of scored items.
         tie_rule: how equal scores, or equally good responses, count; one sentence for the certificate.
         source: paper or repository that the rule comes from.
+        guessing: the score of a model that guesses.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Benchmark:
     judge: Callable[[Sequence[ScoredItem], Intervals], SuiteFigures]
     tie_rule: str
     source: str
+    guessing: float = 0.5
 
     def read(self, path: Path) -> SuiteRows:
         """Return the rows of a file or of a folder of files.

@@ -169,4 +169,5 @@ REWARD_BENCH_2 = Benchmark(
         "wrong one, and equal scores of right answers are what the rule asks for."
     ),
     source="Malik et al. 2025, arXiv:2506.01937; code of allenai/reward-bench",
+    guessing=0.25,  # one of four; in Ties less
 )

@@ -69,6 +69,16 @@ def test_the_chance_of_guessing_is_exact(num_prompts: int, minimum: float) -> No
     assert chance_of_guessing(minimum, num_prompts, "figure") == pytest.approx(wanted)
 
 
+def test_guessing_is_right_less_often_where_one_of_four_is_right() -> None:
+    found = suite("labelled", 0.7, num_pairs=24)
+    pairs, of_four = (
+        accuracy_rule(found.model_copy(update={"benchmark": name}), 0.5, "figure")
+        for name in ("pairs", "reward_bench_2")
+    )
+    assert pairs is not None and "guessing passes this in 58.1 % of cases" in pairs.found
+    assert of_four is not None and "guessing" not in of_four.found, "0.2 % of cases"
+
+
 def test_an_interval_that_few_prompts_cannot_reach_is_passed_by_no_guess() -> None:
     assert chance_of_guessing(0.9, 12, "interval") == 0.0
 
