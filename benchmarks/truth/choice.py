@@ -52,7 +52,7 @@ def choice_table(*, draws: int, seed: int) -> str:
         f"| {cell.num_pairs:,} | {cell.likeness:g} | {100 * cell.found:.1f} | {100 * cell.said:.1f} |"
         for cell in choice_cells(draws=draws, seed=seed)
     ]
-    heads = "| pairs | likeness of margins | too high, points | the certificate says, at most |\n|---:|---:|---:|---:|"
+    heads = "| pairs | likeness of margins | too high, points | the certificate says, about |\n|---:|---:|---:|---:|"
     return "\n".join([heads, *rows])
 
 

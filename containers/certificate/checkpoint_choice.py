@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from containers.contracts.certificate import CheckpointChoice
-from containers.contracts.names import TEST_PAIRS_FILE, TRAINER_STATE_FILE, TUNE_PAIRS_FILE
+from containers.contracts.funnel import Funnel
+from containers.contracts.names import FUNNEL_FILE, TEST_PAIRS_FILE, TRAINER_STATE_FILE, TUNE_PAIRS_FILE
 from containers.data.pairs import same_pairs
 from containers.evals.intervals import clustered_mean
 from containers.evals.scored_suite import ScoredSuite
@@ -31,7 +32,17 @@ def choice_on_test_pairs(context: StageContext, test: ScoredSuite) -> Checkpoint
         num_pairs=num_pairs,
         num_checkpoints=num_checkpoints,
         optimism=optimism_of_choice(right.variance**0.5, num_choices=num_checkpoints),
+        by_setting=_is_by_setting(context.input_path("pairs") / FUNNEL_FILE),
     )
+
+
+def _is_by_setting(path: Path) -> bool:
+    """Whether the configuration demands no tune pairs; false where the funnel does not say."""
+    try:
+        parts = Funnel.model_validate_json(path.read_bytes()).validation_parts
+    except (OSError, ValueError):
+        return False
+    return any(part.name == "tune" and part.share == 0 for part in parts)
 
 
 def _num_compared(path: Path) -> int:

@@ -82,7 +82,17 @@ class ValidationPart(Frozen):
     name: Literal["tune", "test", "frozen"]
     num_pairs: int = Field(ge=0)
     num_prompts: int = Field(ge=0)
-    is_test: bool = Field(description="The test part itself, or not split off from it, for want of prompts")
+    is_test: bool = Field(description="The test part itself, or not split off from it")
+    share: float | None = Field(
+        None, ge=0, description="Configured share of it; 0: not split off by configuration; null: not recorded"
+    )
+
+    @property
+    def why_test(self) -> str:
+        """Why it is the test part, as a clause: by the configuration, or for want of prompts."""
+        if self.share == 0:
+            return f"filter_dataset.validation_parts.{self.name} is 0"
+        return "too few prompts are held out for a part of its own"
 
 
 class Funnel(Frozen):

@@ -39,7 +39,8 @@ GLOSSARY = {
     "length ratio within a prompt, beside an intercept, in standard deviations of the scores per doubling. It also "
     "holds what quality and the labels have to do with length, so 0 is not the same as no bias.",
     "accuracy at equal lengths": "Accuracy of the margins without the part that the length slope explains: a linear "
-    "correction given these labels. It takes quality that goes with length away, too.",
+    "correction given these labels. It takes quality that goes with length away, too, so bound the length effect and "
+    "the padding attack in gates, not this.",
     "padding attack": "Filler without content is appended to answers. A flip: the padded answer then scores as high as "
     "the other one, or higher. The rule counts filler on rejected answers of pairs in the right order.",
     "score parity": "How nearly all code paths give a conversation one score: training, reloaded copies, any batch "
@@ -49,7 +50,7 @@ GLOSSARY = {
     "log loss": "Mean negative log probability that the model gave to the true order; guessing gives 0.693 nats. "
     "It excludes the centring penalty and the demanded margin, which the loss of training includes.",
     "interval": "Confidence interval over prompts: exact binomial for shares, for as many independent observations as "
-    "the prompts are worth; Student's t for means; bootstrap for the length slope. At the level that the configuration "
+    "the prompts are worth; Student's t for means and for the length slope. At the level that the configuration "
     "calls confidence (95 % unless set there).",
     "measured, estimated": "Measured: counted or timed in this run. Estimated: computed from a model of what happens; "
     "such figures are marked.",

@@ -199,6 +199,7 @@ def _error_and_chance(pairs: _BinnedPairs, intervals: Intervals) -> tuple[Metric
         ci_low=min(low, value),
         ci_high=max(high, value),
         count=pairs.right.size,
+        num_prompts=pairs.num_prompts,
     )
     return metric, CalibrationByChance(
         plug_in=found, perfect_mean=float(by_chance.mean()), perfect_high=float(np.quantile(by_chance, 0.95))

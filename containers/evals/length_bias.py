@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from containers.contracts.certificate import LengthBias
 from containers.contracts.outcome import Metric
-from containers.evals.intervals import Floats, LinearFigure, percentile_interval, share_interval
+from containers.evals.intervals import Floats, LinearFigure, mean_interval, share_interval
+from containers.evals.jackknife import jackknife
 from containers.evals.length_effects import EditedPairs, length_interventions, padding_attack
 from containers.evals.scored_suite import ScoredPair, accuracy_by
 from containers.evals.suites.base import Intervals
@@ -66,7 +67,7 @@ def length_bias(
     has a slope of 0 only if quality and labels have nothing to do with length: where better answers are longer it has a
     positive one, where people chose answers for their length a negative one. controlled_accuracy: accuracy of
     margin − slope · x; the linear form of the correction for length bias of Huang et al. 2024 (arXiv:2409.17407). It
-    takes quality that goes with length away, too. Intervals resample prompts with all their pairs.
+    takes quality that goes with length away, too. Intervals are over prompts with all their pairs.
 
     Args:
         score_std: standard deviation of the scores of all responses.
@@ -75,7 +76,7 @@ def length_bias(
     if not pairs:
         return LengthBias()
     sample = _sample(pairs)
-    slope = _length_slope(sample, intervals)
+    slope = _length_slope(sample, confidence=intervals.confidence)
     return LengthBias(
         num_pairs=len(pairs),
         interventions=length_interventions(edited, score_std=score_std, confidence=intervals.confidence),
@@ -126,14 +127,29 @@ def _value(sample: _Sample, measure: Callable[[_Sample, Floats], Floats]) -> flo
     return float(measure(sample, sample.own_weights[None])[0])
 
 
-def _length_slope(sample: _Sample, intervals: Intervals) -> Metric | None:
-    """The slope with its percentile interval."""
+def _length_slope(sample: _Sample, *, confidence: float) -> Metric | None:
+    """The slope with its t interval over prompts; without one where a single prompt tells it."""
     value = _value(sample, _slope)
     if value is None:
         return None
-    draws = _draws(sample, intervals, _slope)
-    low, high = percentile_interval(draws, confidence=intervals.confidence) if draws.size else (value, value)
+    figure = jackknife(value, _slopes_without_each(sample), num_strata=2)  # an intercept and a slope
+    low, high = (None, None) if figure is None else mean_interval(figure, confidence=confidence)
     return _metric(sample, "length_slope", value, low, high, unit="per doubling")
+
+
+def _slopes_without_each(sample: _Sample) -> Floats:
+    """[C] the slope without each prompt; NaN where all other pairs have one x."""
+    x, y = (values - values.mean() for values in (sample.doublings, sample.margins))
+
+    def left(values: Floats) -> Floats:
+        weighted = sample.own_weights * values
+        sums: Floats = weighted.sum() - np.bincount(sample.prompts, weights=weighted)
+        return sums
+
+    # Where one prompt has all the weight, nothing is left.
+    size = np.maximum(left(np.ones_like(x)), 1e-12)
+    mean_x, mean_y = left(x) / size, left(y) / size
+    return _ratio(left(x * y) / size - mean_x * mean_y, left(x**2) / size - mean_x**2)
 
 
 def _accuracy_at_equal_lengths(sample: _Sample, intervals: Intervals) -> Metric | None:
@@ -159,8 +175,13 @@ def _left(sample: _Sample) -> Floats:
     return left
 
 
-def _metric(sample: _Sample, name: str, value: float, low: float, high: float, *, unit: str = "fraction") -> Metric:
-    return Metric(name=name, value=value, unit=unit, ci_low=low, ci_high=high, count=sample.margins.size)
+def _metric(
+    sample: _Sample, name: str, value: float, low: float | None, high: float | None, *, unit: str = "fraction"
+) -> Metric:
+    return Metric(
+        name=name, value=value, unit=unit, ci_low=low, ci_high=high, count=sample.margins.size,
+        num_prompts=sample.num_prompts,
+    )  # fmt: skip
 
 
 def _slope(sample: _Sample, weights: Floats) -> Floats:
@@ -169,6 +190,11 @@ def _slope(sample: _Sample, weights: Floats) -> Floats:
     mean_x, mean_y = weights @ sample.doublings / total, weights @ sample.margins / total
     covariance = weights @ (sample.doublings * sample.margins) / total - mean_x * mean_y
     variance = weights @ sample.doublings**2 / total - mean_x**2
+    return _ratio(covariance, variance)
+
+
+def _ratio(covariance: Floats, variance: Floats) -> Floats:
+    """The slope; NaN where x does not vary."""
     return np.where(variance > _SMALLEST_SPREAD**2, covariance / np.maximum(variance, _SMALLEST_SPREAD**2), np.nan)
 
 

@@ -134,7 +134,10 @@ def _effect(edits: Sequence[ScoredEdit], rises: Sequence[float], *, name: str, c
         [edit.prompt_id for edit in edits],
     )
     low, high = mean_interval(slope, confidence=confidence)
-    return Metric(name=name, value=slope.value, unit="SD per doubling", ci_low=low, ci_high=high, count=len(edits))
+    return Metric(
+        name=name, value=slope.value, unit="SD per doubling", ci_low=low, ci_high=high, count=len(edits),
+        num_prompts=slope.residuals.size,
+    )  # fmt: skip
 
 
 def padding_attack(found: EditedPairs, *, confidence: float) -> PaddingAttack:

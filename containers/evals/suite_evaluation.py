@@ -58,10 +58,14 @@ def evaluate_suite(
     return known.model_copy(update=_pair_figures(suite.pairs, intervals, edited))
 
 
-def score_spread(pairs: Sequence[ScoredPair]) -> float:
-    """Standard deviation of the scores of both sides; 0 where there is no pair."""
-    scores = [score for pair in pairs for score in (pair.score_better, pair.score_worse)]
-    return float(np.std(scores)) if scores else 0.0
+def score_moments(pairs: Sequence[ScoredPair]) -> tuple[float, float]:
+    """Mean and standard deviation of the scores of both sides, weighted as the pairs are; 0 and 0 without a pair."""
+    weights = np.repeat([pair.weight for pair in pairs], 2)
+    if not weights.sum():
+        return 0.0, 0.0
+    scores = np.array([score for pair in pairs for score in (pair.score_better, pair.score_worse)])
+    mean = float(np.average(scores, weights=weights))
+    return mean, float(np.sqrt(np.average((scores - mean) ** 2, weights=weights)))
 
 
 def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, edited: EditedPairs) -> dict[str, object]:
@@ -99,7 +103,7 @@ def _pair_figures(pairs: Sequence[ScoredPair], intervals: Intervals, edited: Edi
             lambda pair: "" if pair.strength is None else f"{pair.strength:g}",
             confidence=intervals.confidence,
         ),
-        "length": length_bias(pairs, intervals, score_std=score_spread(pairs), edited=edited),
+        "length": length_bias(pairs, intervals, score_std=score_moments(pairs)[1], edited=edited),
     }
 
 

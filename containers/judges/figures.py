@@ -9,11 +9,12 @@ from statistics import fmean
 from containers.contracts.configs.parts.judges import Judge
 from containers.contracts.outcome import Metric
 from containers.contracts.records import JudgeFigures, PeopleFigures
-from containers.evals.length_control import length_controlled_win_rate
+from containers.evals.intervals import share_interval
 from containers.evals.paired import holm_adjusted, mcnemar_p_value
 from containers.evals.pass_at_k import pass_at_k
 from containers.evals.statistics import mean_metric, share_metric
 from containers.judges.base import Pair, Places, Verdict
+from containers.judges.length_control import length_controlled_share
 
 # A judge that could not tell about more than this share is no judge.
 _MOST_UNTOLD = 0.5
@@ -86,7 +87,9 @@ def _figures(
     update: dict[str, object] = {
         "win_rate": share_metric([fmean(of) for of in by_prompt], name=f"{name}_win_rate", confidence=confidence),
         "p_value": mcnemar_p_value(sum(fmean(of) > 0.5 for of in by_prompt), sum(fmean(of) < 0.5 for of in by_prompt)),
-        "length_controlled": _at_equal_lengths(name, [pairs[place] for place in told], points),
+        "length_controlled": _at_equal_lengths(
+            name, [pairs[place] for place in told], points, [prompt_ids[place] for place in told], confidence=confidence
+        ),
     }
     if all(judgement.verdicts[place].values is not None for place in told):
         update |= _values(judgement, prompt_ids, told, confidence=confidence)
@@ -114,15 +117,23 @@ def _by_prompt(prompt_ids: Sequence[str], places: Sequence[int], values: Sequenc
     return list(found.values())
 
 
-def _at_equal_lengths(name: str, pairs: Sequence[Pair], points: Sequence[float]) -> Metric | None:
-    found = length_controlled_win_rate(
+def _at_equal_lengths(
+    name: str, pairs: Sequence[Pair], points: Sequence[float], prompt_ids: Sequence[str], *, confidence: float
+) -> Metric | None:
+    found = length_controlled_share(
         points,
         lengths=[len(pair.policy.text) for pair in pairs],
         baseline_lengths=[len(pair.reference.text) for pair in pairs],
+        prompt_ids=prompt_ids,
     )
     if found is None:
         return None
-    return Metric(name=f"{name}_win_rate_at_equal_lengths", value=found, unit="fraction", count=len(points))
+    value, figure = found
+    low, high = (None, None) if figure is None else share_interval(figure, confidence=confidence)
+    return Metric(
+        name=f"{name}_win_rate_at_equal_lengths", value=value, unit="fraction", ci_low=low, ci_high=high,
+        count=len(points), num_prompts=len(set(prompt_ids)),
+    )  # fmt: skip
 
 
 def _values(

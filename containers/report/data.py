@@ -126,7 +126,7 @@ _PART_USES = {
 
 def _part_text(part: ValidationPart) -> str:
     if part.is_test and part.name != "test":
-        return "the same pairs that certify: too few prompts are held out"
+        return f"the same pairs that certify: {part.why_test}"
     return f"{part.num_pairs:,} pairs of {part.num_prompts:,} prompts"
 
 

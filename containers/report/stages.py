@@ -24,6 +24,7 @@ from containers.formatting import MISSING, duration, humanize, moment, one_line,
 from containers.report.champions import decision_outcome
 from containers.report.gates import GATE_STAGES, MESSAGE_LIMIT, gate_outcome
 from containers.report.inputs import ReportInputs
+from containers.report.training import figure_label
 
 _STATUS_TONES: dict[str, Tone] = {
     "ran": "good",
@@ -86,7 +87,7 @@ def stage_section(record: StageRecord) -> Section:
         ("Digest", short_digest(record.digest)),
         ("MLflow run", record.mlflow_run_id),
     )
-    figures = (figures_table([(humanize(item.name), item) for item in record.metrics]),) if record.metrics else ()
+    figures = (figures_table([(figure_label(item.name), item) for item in record.metrics]),) if record.metrics else ()
     return Section(humanize(record.stage), (Facts(facts), *figures))
 
 

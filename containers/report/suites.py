@@ -6,6 +6,7 @@ from containers.contracts.certificate import (
     TEST_SUITE,
     CalibrationByChance,
     Certificate,
+    CheckpointChoice,
     SuiteEvaluation,
 )
 from containers.contracts.outcome import Metric
@@ -49,15 +50,23 @@ def choice_note(certificate: Certificate) -> tuple[Block, ...]:
     choice = certificate.choice
     if choice is None:
         return ()
+    because, advice = "too few prompts are held out for a part that chooses", "Hold out more prompts."
+    if choice.by_setting:
+        because, advice = "filter_dataset.validation_parts.tune is 0", "Set it above 0."
     return (
         Note(
             f"The best of {choice.num_checkpoints:,} checkpoints was chosen on {choice.num_pairs:,} of these test "
-            f"pairs, because too few prompts are held out for two parts. So the accuracy on {TEST_SUITE} may be up "
-            f"to {100 * choice.optimism:.1f} points too high (estimated). Hold out more prompts, or set "
-            "filter_dataset.validation_parts.",
+            f"pairs, because {because}. So the accuracy on {TEST_SUITE} may be {optimism_text(choice)}: an "
+            f"estimate, the higher the less alike the checkpoints err. {advice}",
             "caveat",
         ),
     )
+
+
+def optimism_text(choice: CheckpointChoice) -> str:
+    """By how much the accuracy may be too high. Example: `about 3.2 points too high (2.3 to 5.5)`."""
+    low, high = choice.optimism_range
+    return f"about {100 * choice.optimism:.1f} points too high ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def bare_interval(metric: Metric) -> str:

@@ -30,13 +30,20 @@ from containers.formatting import duration, humanize, interval, number, percent,
 from containers.report.curves import Curves
 
 _MAX_NON_FINITE = 5
+# Which observations a figure has, where its name says too little.
+_OBSERVATIONS = {"validation_accuracy": "tune pairs, on which the checkpoint was chosen"}
+
+
+def figure_label(name: str) -> Text:
+    """The name of a stage's figure as a title, with what it was measured on where the title leaves that open."""
+    return Text(humanize(name), sub=_OBSERVATIONS.get(name, ""))
 
 
 def training_section(
     stage: StageName, info: TrainingInfo, curves: Curves, metrics: Sequence[Metric], evidence: Evidence | None = None
 ) -> Section:
     """Return a training by itself, with the figures that its stage returned."""
-    figures = (figures_table([(humanize(metric.name), metric) for metric in metrics]),) if metrics else ()
+    figures = (figures_table([(figure_label(metric.name), metric) for metric in metrics]),) if metrics else ()
     looks = evidence_blocks(evidence, info) if evidence is not None else ()
     return Section(humanize(stage), (*looks, *figures, *training_blocks(stage, info, curves)))
 

@@ -1,5 +1,7 @@
 """The top of the page: the run's outcome in one sentence, and the main figures."""
 
+from dataclasses import replace
+
 from containers.contracts.certificate import TEST_SUITE
 from containers.contracts.funnel import Funnel
 from containers.contracts.names import StageName
@@ -15,6 +17,7 @@ from containers.report.inputs import ReportInputs
 from containers.report.policy.judges import independent_judges
 from containers.report.policy.sets import losing_sets, points_text, worst_change
 from containers.report.stages import absence, ends_early_as_asked, gpu_seconds, is_part
+from containers.report.suites import optimism_text
 
 _BY_ITS_REWARDS = (
     "Only what trained it, or learnt from the same data, has judged it. Name a judge in evaluate_policy.judges."
@@ -34,13 +37,8 @@ def run_verdict(inputs: ReportInputs) -> Banner:
 
 def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
     """Return the main figures, each with unit, sample size, interval and origin."""
-    suites = inputs.reward_model.suites if inputs.reward_model else ()
-    accuracy = next((suite.accuracy for suite in suites if suite.name == TEST_SUITE), None)
     policy = inputs.policy
     judged, trained = StageName.EVALUATE_REWARD_MODEL, StageName.EVALUATE_POLICY
-    of_reward_model = (
-        _card("Reward model accuracy", "accuracy", accuracy, noun="test pairs", absent=absence(inputs, judged)),
-    )
     of_policy = (
         *(
             _card(f"Win rate by {judge.name}, independent", "judge", judge.win_rate, noun="held-out prompts", absent="")
@@ -63,7 +61,7 @@ def headline_cards(inputs: ReportInputs) -> tuple[Card, ...]:
     return (
         *decision_cards(inputs),
         *(of_policy if is_part(inputs, trained) and not is_about_reward_model_only else ()),
-        *(of_reward_model if is_part(inputs, judged) else ()),
+        *(_accuracy_card(inputs) if is_part(inputs, judged) else ()),
         *_sets_card(inputs),
         *_fine_tuning_card(inputs),
         *_data_cards(inputs),
@@ -172,6 +170,18 @@ def _card(label: str, term: str, metric: Metric | None, *, noun: str, absent: st
         detail=f"n = {sample_size(metric, noun)}" if metric.count is not None else "",
         origin=metric.origin,
     )
+
+
+def _accuracy_card(inputs: ReportInputs) -> tuple[Card, ...]:
+    """The reward model's accuracy on the test pairs, and by how much it is too high if these chose its checkpoint."""
+    certificate, absent = inputs.reward_model, absence(inputs, StageName.EVALUATE_REWARD_MODEL)
+    suites = certificate.suites if certificate else ()
+    accuracy = next((suite.accuracy for suite in suites if suite.name == TEST_SUITE), None)
+    card = _card("Reward model accuracy", "accuracy", accuracy, noun="test pairs", absent=absent)
+    if accuracy is None or certificate is None or certificate.choice is None:
+        return (card,)
+    caveat = f"They also chose the checkpoint: it may be {optimism_text(certificate.choice)}."
+    return (replace(card, detail=f"{card.detail}. {caveat}".removeprefix(". ")),)
 
 
 def _fine_tuning_card(inputs: ReportInputs) -> tuple[Card, ...]:

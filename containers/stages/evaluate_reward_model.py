@@ -16,7 +16,6 @@ from containers.contracts.certificate import (
     TEST_SUITE,
     Certificate,
     CertifiedModel,
-    LengthBias,
     ScoreParity,
     SuiteEvaluation,
 )
@@ -29,11 +28,11 @@ from containers.distributed.ranks import join_ranks, leave_ranks
 from containers.document.html import page_html
 from containers.evals.item_scores import write_item_scores
 from containers.evals.length_bias import length_bias
-from containers.evals.length_effects import EditedPairs, together
+from containers.evals.length_effects import together
 from containers.evals.plots import write_reward_model_plots
 from containers.evals.sample_predictions import NUM_RELOAD_PAIRS
 from containers.evals.scored_suite import ScoredPair, ScoredSuite
-from containers.evals.suite_evaluation import evaluate_suite, score_spread
+from containers.evals.suite_evaluation import evaluate_suite, score_moments
 from containers.evals.suites.base import Intervals
 from containers.harness.context import StageContext
 from containers.harness.errors import BadConfigError, BadDataError, MissingPrerequisiteError
@@ -88,16 +87,17 @@ def run(context: StageContext) -> tuple[Metric, ...]:
     evaluations = tuple(
         evaluate_suite(suite, intervals, edited=found) for suite, found in zip(scored, edited, strict=True)
     )
-    scores = [score for suite in scored for item in suite.items for score in item.scores]
+    pairs = list(chain.from_iterable(map(_by_prompts, scored)))
+    score_mean, score_std = score_moments(pairs)
     certificate = Certificate(
         model=_certified(context, scorer, info, folder=folder),
         suites=evaluations,
-        length=_over_all(scored, edited, intervals),
+        length=length_bias(pairs, intervals, score_std=score_std, edited=together(edited)),
         parity=parity,
         choice=choice_on_test_pairs(context, scored[0]) if info is not None else None,
         samples=_samples(scored[0].pairs, config.num_samples),
-        score_mean=float(np.mean(scores)),
-        score_std=float(np.std(scores)),
+        score_mean=score_mean,
+        score_std=score_std,
         confidence=config.confidence,
     )
     scorer.close()
@@ -166,12 +166,6 @@ def _certified(
         algorithm="" if info is None else info.algorithm,
         num_training_examples=0 if info is None else info.num_examples,
     )
-
-
-def _over_all(suites: Sequence[ScoredSuite], edited: Sequence[EditedPairs], intervals: Intervals) -> LengthBias:
-    """Length bias over the pairs of all suites, which count by their prompts, not by their comparisons."""
-    pairs = list(chain.from_iterable(map(_by_prompts, suites)))
-    return length_bias(pairs, intervals, score_std=score_spread(pairs), edited=together(edited))
 
 
 def _by_prompts(suite: ScoredSuite) -> list[ScoredPair]:

@@ -15,6 +15,7 @@ from containers.algorithms.reward_model_packing import attention_of, plan_packin
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
 from containers.contracts.outcome import Metric
 from containers.data.pairs import Row, both_sides
+from containers.data.rows import prompt_identity
 from containers.data.splits import rows_of_some_prompts
 from containers.distributed.devices import compute_device, compute_dtype
 from containers.distributed.ranks import spread_over_ranks
@@ -213,11 +214,12 @@ class RewardModelTraining(PairTraining[TrainRewardModelConfig]):
         return tried_copies(context, self.config, self.untrained_model(), self.tokenizer, rows)
 
     def metrics(self, trainer: PairTrainer, parameters: tuple[int, int]) -> tuple[Metric, ...]:
-        """Return accuracy on the validation pairs, losses, and the numbers of pairs left out."""
+        """Return accuracy on the validation pairs (those that chose the checkpoint), losses, and pairs left out."""
         margins, statistics, counts = [one - other for one, other in self.scores], self.statistics, 2 * NUM_RELOAD_PAIRS
         losses = pair_losses(margins)
+        prompts = [prompt_identity(row["prompt"]) for row in self.examples.validation.kept]
         return (
-            accuracy_metric(margins, name="validation_accuracy", confidence=_CONFIDENCE),
+            accuracy_metric(margins, name="validation_accuracy", confidence=_CONFIDENCE, clusters=prompts),
             Metric(name="validation_loss", value=sum(losses) / len(losses), unit="nats", count=len(margins)),
             *self.whole,
             *self.shared_metrics(trainer, parameters),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from containers.contracts.configs.filter_dataset import FilterDatasetConfig
+from containers.contracts.configs.filter_dataset import FilterDatasetConfig, ValidationParts
 from containers.contracts.configs.parts.row_filters import RowFilters
 from containers.contracts.funnel import Funnel, PolarityCheck, ReferenceCheck, ValidationPart
 from containers.contracts.names import (
@@ -149,7 +149,7 @@ def _funnel(
         **of_every_funnel(config, sources, counter=counter, overlaps=findings.overlaps),
         train_pairs=len(division.train),
         validation_pairs=len(division.validation),
-        validation_parts=_parts(division),
+        validation_parts=_parts(division, config.validation_parts),
         policy_train_prompts=prompts[POLICY_TRAIN_PROMPTS_FILE],
         policy_eval_prompts=prompts[POLICY_EVAL_PROMPTS_FILE],
         pairs_set_aside_for_policy=len(division.set_aside),
@@ -178,16 +178,21 @@ def of_every_funnel(
     }
 
 
-def _parts(division: SplitRows) -> tuple[ValidationPart, ...]:
-    parts = {"tune": division.parts.tune, "test": division.parts.test, "frozen": division.parts.frozen}
+def _parts(division: SplitRows, wanted: ValidationParts) -> tuple[ValidationPart, ...]:
+    parts = {
+        "tune": (division.parts.tune, wanted.tune),
+        "test": (division.parts.test, wanted.test),
+        "frozen": (division.parts.frozen, wanted.frozen),
+    }
     return tuple(
         ValidationPart(
             name=name,
             num_pairs=len(division.rows_of(ids)),
             num_prompts=len(ids),
             is_test=name == "test" or ids == division.parts.test,
+            share=share,
         )
-        for name, ids in parts.items()
+        for name, (ids, share) in parts.items()
     )
 
 

@@ -13,10 +13,12 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from containers.contracts.outcome import Metric
 from containers.data.rows import MalformedRowError
-from containers.evals.intervals import Floats, drawn_places, percentile_interval
+from containers.evals.intervals import Floats, share_interval
+from containers.evals.jackknife import jackknife
 from containers.evals.suites.base import (
     Benchmark,
     Comparison,
@@ -44,6 +46,8 @@ _WINNERS = {
 }
 _FLAGS = {"winner_model_a": _A, "winner_model_b": _B, "winner_tie": _TIE}
 _ALL = "all"
+Bools = NDArray[np.bool_]
+Places = NDArray[np.int64]
 
 
 def _parse_named(row: Row) -> SuiteItem:
@@ -112,28 +116,52 @@ def judge(scored: Sequence[ScoredItem], intervals: Intervals) -> SuiteFigures:
 
 
 def _separation(entries: Sequence[ScoredItem], intervals: Intervals) -> Metric:
-    """Area under the ROC curve of the margin's size; prompts are drawn with all their votes, decided ones and ties."""
+    """Area under the ROC curve of the margin's size; its interval is over prompts with all their votes."""
     sizes = np.array([abs(entry.scores[0] - entry.scores[1]) for entry in entries])
     decided = np.array([bool(entry.item.comparisons) for entry in entries])
     _, prompts = np.unique([entry.item.prompt_id for entry in entries], return_inverse=True)
-    ties = np.flatnonzero(~decided)[np.argsort(sizes[~decided])]
-    left, right = (np.searchsorted(sizes[ties], sizes[decided], side=side) for side in ("left", "right"))
+    won = _num_below(sizes[decided], sizes[~decided])
+    value = float(won.mean() / (~decided).sum())
+    figure = jackknife(value, _areas_without_each(sizes, decided, prompts, won), num_strata=2)
+    low = high = None
+    if figure is not None:
+        # Ties and decided votes vary apart: the fewer prompts of the two tell as much as the figure can be known by.
+        fewer = min(np.unique(prompts[kind]).size for kind in (decided, ~decided))
+        figure = replace(figure, per_cluster=fewer / figure.residuals.size)
+        low, high = share_interval(figure, confidence=intervals.confidence)
+    return Metric(
+        name="tie_separation", value=value, unit="fraction", ci_low=low, ci_high=high, count=len(entries),
+        num_prompts=int(prompts.max()) + 1,
+    )  # fmt: skip
 
-    def area(weights: Floats) -> float:
-        """How often a decided vote's size is above a tie's, equal ones count half; NaN if all of one kind weigh 0.
 
-        Example: decided votes of 1 and 2, ties of 0 and 1, and equal weights give 0.875.
-        """
-        below = np.concatenate([[0.0], np.cumsum(weights[ties])])
-        whole = float(weights[decided].sum() * below[-1])
-        return float(weights[decided] @ (below[left] + below[right])) / (2 * whole) if whole else np.nan
+def _num_below(sizes: Floats, others: Floats) -> Floats:
+    """[N] how many of the others are smaller than each size; equal ones count half."""
+    ranked = np.sort(others)
+    left, right = (np.searchsorted(ranked, sizes, side=side) for side in ("left", "right"))
+    return (left + right) / 2
 
-    value, num_prompts = area(np.ones(len(entries))), int(prompts.max()) + 1
-    blocks = drawn_places(num_prompts, num_bootstrap=intervals.num_bootstrap, seed=intervals.seed)
-    counts = (np.bincount(row, minlength=num_prompts)[prompts].astype(np.float64) for block in blocks for row in block)
-    draws = np.array([area(weights) for weights in counts])
-    low, high = percentile_interval(np.where(np.isnan(draws), value, draws), confidence=intervals.confidence)
-    return Metric(name="tie_separation", value=value, unit="fraction", ci_low=low, ci_high=high, count=len(entries))
+
+def _areas_without_each(sizes: Floats, decided: Bools, prompts: Places, won: Floats) -> Floats:
+    """[C] the area without each prompt; NaN where no tie or no decided vote would be left.
+
+    Args:
+        won: ties with a smaller size than each decided vote.
+
+    Example: decided votes of 1 and 2 and ties of 0 and 1, each of its own prompt, give 1, 0.75, 0.75 and 1.
+    """
+    num_prompts, (decided_of, tie_of) = int(prompts.max()) + 1, (prompts[decided], prompts[~decided])
+    lost_ties = decided.sum() - _num_below(sizes[~decided], sizes[decided])
+    gone = np.bincount(decided_of, won, num_prompts) + np.bincount(tie_of, lost_ties, num_prompts)
+    for prompt in np.intersect1d(decided_of, tie_of):  # its own votes were taken off twice
+        own = prompts == prompt
+        gone[prompt] -= _num_below(sizes[own & decided], sizes[own & ~decided]).sum()
+    left = [
+        kind.sum() - np.bincount(of, minlength=num_prompts) for kind, of in ((decided, decided_of), (~decided, tie_of))
+    ]
+    num_pairs = (left[0] * left[1]).astype(np.float64)
+    areas: Floats = np.where(num_pairs > 0, (won.sum() - gone) / np.maximum(num_pairs, 1), np.nan)
+    return areas
 
 
 # This project's form, LMSYS' human preference (flags), LMSYS' conversations.

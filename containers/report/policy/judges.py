@@ -45,12 +45,11 @@ def _table(judges: Sequence[JudgeFigures]) -> Table:
 
 
 def _row(judge: JudgeFigures, *, several: bool) -> tuple[Value, ...]:
-    at_equal = "–" if judge.length_controlled is None else percent(judge.length_controlled.value)
     counts = f"{judge.num_wins:,}, {judge.num_ties:,}, {judge.num_losses:,}"
     p_value: Value = "–" if judge.p_value is None else number(judge.p_value)
     if several and judge.p_value is not None and judge.p_adjusted is not None:
         p_value = Text(number(judge.p_value), sub=f"{number(judge.p_adjusted)} for all judges")
-    return judge.name, _with_interval(judge.win_rate), at_equal, counts, p_value
+    return judge.name, _with_interval(judge.win_rate), _with_interval(judge.length_controlled), counts, p_value
 
 
 def _value_table(judges: Sequence[JudgeFigures]) -> tuple[Table, ...]:

@@ -70,6 +70,13 @@ def test_training_shows_steps_parameters_and_the_metrics_with_unit_and_origin() 
     assert "| Memory | 3.00 GiB | — | — | ⚠ estimated |" in text
 
 
+def test_the_accuracy_of_a_training_says_that_its_pairs_chose_the_checkpoint() -> None:
+    metric = Metric(name="validation_accuracy", value=0.9, unit="fraction", count=100, num_prompts=50)
+    stage = StageName.TRAIN_REWARD_MODEL
+    text = markdown(training_section(stage, training_info(stage, steps=260), Curves(), (metric,)))
+    assert "tune pairs, on which the checkpoint was chosen" in text
+
+
 def test_a_resumed_training_says_from_where() -> None:
     info = training_info(StageName.TRAIN_POLICY, steps=50).model_copy(update={"resumed_from_step": 20})
     text = markdown(training_section(StageName.TRAIN_POLICY, info, Curves(), ()))

@@ -78,11 +78,43 @@ def test_answers_of_one_length_say_nothing_about_length() -> None:
     assert [(metric.name, metric.count) for metric in bias.by_length_difference] == [("within 50", 40)]
 
 
-def test_a_resample_whose_pairs_have_one_difference_of_lengths_says_nothing_about_the_slope() -> None:
+def test_a_slope_that_one_prompt_tells_alone_has_no_interval() -> None:
     pairs = pairs_of_lengths([(100, 50)] * 3 + [(200, 50)], [1.0, 1.0, 1.0, 2.0])
     slope = length_bias(pairs, INTERVALS, score_std=1.0, edited=EditedPairs()).slope
-    assert slope is not None
-    assert (slope.value, slope.ci_low, slope.ci_high) == pytest.approx((1.0, 1.0, 1.0))
+    assert slope is not None and slope.value == pytest.approx(1.0)
+    assert (slope.ci_low, slope.ci_high) == (None, None)
+
+
+@pytest.mark.parametrize(("num_prompts", "least", "most"), [(3, 0.93, 1.0), (10, 0.91, 0.99), (50, 0.92, 0.98)])
+def test_the_interval_of_the_slope_holds_the_truth_with_few_prompts_too(
+    num_prompts: int, least: float, most: float
+) -> None:
+    """Two pairs a prompt that share what the prompt adds, and lengths with a heavy tail."""
+    draw, held = np.random.default_rng(11), []
+    for _ in range(300):
+        doublings = 0.5 * draw.standard_t(4, size=2 * num_prompts)
+        shared = np.repeat(draw.normal(size=num_prompts), 2)
+        margins = 1 + 0.3 * doublings + shared + draw.normal(size=2 * num_prompts)
+        prompts = np.repeat(np.arange(num_prompts), 2)
+        sample = module._Sample(margins, doublings, np.ones(2 * num_prompts), prompts, num_prompts)
+        slope = module._length_slope(sample, confidence=0.95)
+        assert slope is not None and slope.ci_low is not None and slope.ci_high is not None
+        held.append(slope.ci_low <= 0.3 <= slope.ci_high)
+    assert least <= np.mean(held) <= most
+
+
+def test_the_slopes_without_each_prompt_are_those_of_the_pairs_left() -> None:
+    pairs = [
+        scored_pair(place // 3, "b" * better, "w" * worse, (noise, 0.0))
+        for place, ((better, worse), noise) in enumerate(zip(LENGTHS[:30], NOISE[:30], strict=True))
+    ]
+    sample = module._sample([replace(pair, weight=1.0 + place % 4) for place, pair in enumerate(pairs)])
+    expected = []
+    for prompt in range(10):
+        left = sample.prompts != prompt
+        slope, _ = np.polyfit(sample.doublings[left], sample.margins[left], 1, w=np.sqrt(sample.own_weights[left]))
+        expected.append(float(slope))
+    assert module._slopes_without_each(sample) == pytest.approx(expected)
 
 
 def test_an_empty_answer_has_a_length_too() -> None:
@@ -90,7 +122,7 @@ def test_an_empty_answer_has_a_length_too() -> None:
     assert length_bias(pairs, INTERVALS, score_std=1.0, edited=EditedPairs()).slope is not None
 
 
-def test_pairs_of_one_prompt_are_resampled_together() -> None:
+def test_pairs_of_one_prompt_are_left_out_together() -> None:
     """Nine copies of each pair are no more evidence: the interval stays as wide as with one."""
     margins = [0.3 * _doublings(pair) + noise for pair, noise in zip(LENGTHS[:60], NOISE, strict=False)]
     once = pairs_of_lengths(LENGTHS[:60], margins)
@@ -160,9 +192,9 @@ def test_the_interval_does_not_depend_on_how_many_resamples_are_held_at_once(mon
     ends = []
     for held in (4_000_000, 300 * 64, 1):
         monkeypatch.setattr(module, "_RESAMPLED_VALUES", held)
-        slope = _bias(margins).slope
-        assert slope is not None
-        ends.append((slope.ci_low, slope.ci_high))
+        accuracy = _bias(margins).controlled_accuracy
+        assert accuracy is not None
+        ends.append((accuracy.ci_low, accuracy.ci_high))
     assert ends[1] == pytest.approx(ends[0], rel=1e-9)
     assert ends[2] == pytest.approx(ends[0], rel=1e-9)
 

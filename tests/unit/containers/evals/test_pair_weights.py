@@ -5,7 +5,7 @@ import pytest
 
 from containers.contracts.registries import BENCHMARKS
 from containers.evals.scored_suite import ScoredSuite
-from containers.evals.suite_evaluation import evaluate_suite
+from containers.evals.suite_evaluation import evaluate_suite, score_moments
 from containers.evals.suites.base import Comparison, Intervals, ScoredItem, SuiteItem, SuiteRows
 
 INTERVALS = Intervals(confidence=0.95, num_bootstrap=100, seed=0)
@@ -64,3 +64,23 @@ def test_plain_pairs_count_the_same() -> None:
     assert {pair.weight for pair in suite.pairs} == {1.0}
     found = evaluate_suite(suite, INTERVALS)
     assert found.accuracy is not None and found.accuracy.value == 0.75
+
+
+def test_the_standard_deviation_of_the_scores_is_of_items_not_of_their_pairs() -> None:
+    """Hundreds of pairs of Ties with scores far apart are a sixth of it; effects on length are in its units."""
+    subsets = ("Factuality", "Precise IF", "Math", "Safety", "Focus")
+    items = [
+        _item(f"{subset}:{number}", subset, right=1, wrong=3, is_right=True)
+        for subset in subsets
+        for number in range(10)
+    ]
+    for number in range(5):
+        for kind, right in (("ref", 1), ("tied", 10)):
+            tie = _item(f"Ties:{kind}:{number}", "Ties", right=right, wrong=10, is_right=True)
+            items.append(ScoredItem(tie.item, tuple(10 * score for score in tie.scores)))
+    mean, spread = score_moments(_suite("reward_bench_2", items).pairs)
+    # Half of the scores of each pair are 0; the others 1, in Ties 10.
+    expected = (5 / 6 * 1 + 1 / 6 * 10) / 2
+    assert mean == pytest.approx(expected)
+    assert spread == pytest.approx(((5 / 6 * 1 + 1 / 6 * 100) / 2 - expected**2) ** 0.5)
+    assert score_moments([]) == (0.0, 0.0)

@@ -145,6 +145,11 @@ def test_prompts_and_not_pairs_are_what_a_win_rate_is_sure_by() -> None:
     assert alone.win_rate.ci_low > 0.55 and together.win_rate.ci_low < 0.3
     assert (alone.p_value, together.p_value) == (pytest.approx(0.0022, abs=1e-4), pytest.approx(0.625))
     assert (together.num_pairs, together.num_prompts) == (40, 4)
+    for figures, num_prompts in ((alone, 40), (together, 4)):
+        at_equal = figures.length_controlled
+        assert at_equal is not None and at_equal.ci_low is not None and at_equal.ci_high is not None
+        assert (at_equal.count, at_equal.num_prompts) == (40, num_prompts)
+        assert at_equal.ci_low < at_equal.value <= at_equal.ci_high
 
 
 def test_pairs_that_it_cannot_tell_are_counted_and_too_many_make_it_no_judge() -> None:

@@ -28,7 +28,7 @@ GOLD = JudgeFigures(
     num_ties=8,
     num_losses=8,
     win_rate=share("gold_win_rate", 0.7),
-    length_controlled=Metric(name="x", value=0.66, unit="fraction", count=40),
+    length_controlled=Metric(name="x", value=0.66, unit="fraction", ci_low=0.47, ci_high=0.81, count=40),
     p_value=0.004,
     p_adjusted=0.008,
     is_outcome=True,
@@ -86,3 +86,7 @@ def test_the_caveat_about_the_rewards_goes_where_an_independent_judge_has_judged
     caveat = "The judge here is"
     assert caveat in page(with_judges(made, TRAINED))
     assert caveat not in page(with_judges(made, GOLD))
+
+
+def test_the_win_rate_at_equal_lengths_has_its_interval_beside_it(made: MadeRun) -> None:
+    assert "47.0 to 81.0 %" in page(with_judges(made, GOLD))

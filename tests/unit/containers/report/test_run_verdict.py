@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from containers.contracts.certificate import CheckpointChoice
 from containers.contracts.names import CERTIFICATE_FILE, FUNNEL_FILE, POLICY_EVALUATION_FILE, StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.records import CheckFinding, GateRule, PolicyEvaluation
@@ -202,3 +203,13 @@ def test_a_run_that_only_fine_tunes_shows_its_loss_and_misses_no_gate(made: Made
     titles = [section.title for section in page.sections]
     assert "Supervised fine-tuning" in titles
     assert not {"Gates", "Reward model", "Policy"} & set(titles)
+
+
+def test_the_card_of_the_accuracy_says_that_its_pairs_chose_the_checkpoint(made: MadeRun) -> None:
+    assert "checkpoint" not in cards(made)["Reward model accuracy"].detail
+    choice = CheckpointChoice(num_pairs=150, num_checkpoints=10, optimism=0.032)
+    certificate = reward_model_certificate().model_copy(update={"choice": choice})
+    (made.folder(JUDGED) / CERTIFICATE_FILE).write_text(certificate.model_dump_json(), encoding="utf-8")
+    detail = cards(made)["Reward model accuracy"].detail
+    assert detail.startswith("n = ")
+    assert detail.endswith("They also chose the checkpoint: it may be about 3.2 points too high (2.3 to 5.5).")

@@ -16,7 +16,8 @@ from containers.contracts.certificate import Certificate
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
 from containers.contracts.configs.parts.training import LoraSettings, OptimizerSettings, TrainingSchedule
 from containers.contracts.configs.train_reward_model import TrainRewardModelConfig
-from containers.contracts.names import StageName
+from containers.contracts.funnel import Funnel, ValidationPart
+from containers.contracts.names import FUNNEL_FILE, StageName
 from containers.contracts.outcome import Metric
 from containers.contracts.registries import BENCHMARKS
 from containers.evals.scored_suite import ScoredSuite
@@ -114,7 +115,25 @@ def test_a_checkpoint_chosen_on_the_pairs_that_certify_is_said_with_its_cost(
     assert (choice.num_pairs, choice.num_checkpoints) == (120, 2)
     # 120 pairs with an accuracy of 2/3 have a standard error of 4.3 points; the better of two is 0.59 of that higher.
     assert choice.optimism == pytest.approx(0.043 * 0.59 * math.sqrt(0.1), abs=0.003)
-    assert "may be up to 0.8 points too high" in (context.output / "certificate.html").read_text()
+    page = (context.output / "certificate.html").read_text()
+    assert "because too few prompts are held out" in page
+    assert "may be about 0.8 points too high (0.6 to 1.4)" in page
+
+
+def test_a_configuration_without_tune_pairs_is_named_as_the_reason(tmp_path: Path, reward_model: Path) -> None:
+    """Holding out more prompts would change nothing."""
+    mixed = [*colour_rows(80, seed=1), *flipped(colour_rows(40, seed=2))]
+    context = _context(tmp_path, reward_model, validation=mixed)
+    parts = [
+        ValidationPart(name=name, num_pairs=120, num_prompts=120, is_test=True, share=share)
+        for name, share in (("tune", 0.0), ("test", 1.0))
+    ]
+    funnel = Funnel(sources=(), rows_read=240, steps=(), validation_parts=tuple(parts))
+    (context.input_path("pairs") / FUNNEL_FILE).write_text(funnel.model_dump_json())
+    choice = _run(context)[0].choice
+    assert choice is not None and choice.by_setting
+    page = (context.output / "certificate.html").read_text()
+    assert "because filter_dataset.validation_parts.tune is 0" in page and "too few prompts" not in page
 
 
 def test_where_other_pairs_chose_the_checkpoint_nothing_is_said(tmp_path: Path, reward_model: Path) -> None:

@@ -115,6 +115,7 @@ def test_a_part_that_is_too_small_is_the_test_part(
     found = dict(zip(("tune", "test", "frozen"), _parts(done), strict=True))
     assert [name for name in found if found[name] == found["test"]] == same_as_test
     assert [part.name for part in done.funnel.validation_parts if part.is_test] == same_as_test
+    assert [part.share for part in done.funnel.validation_parts] == [parts[name] for name in found]
     assert set.union(*found.values()) == {f"What should I cook for {n} guests this evening?" for n in range(200, 300)}
 
 

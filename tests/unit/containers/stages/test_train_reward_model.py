@@ -95,6 +95,16 @@ def test_the_checkpoint_with_the_lowest_eval_loss_is_what_is_saved(tmp_path: Pat
     assert abs(sample.score_chosen - sample.score_rejected) < 0.5
 
 
+def test_the_accuracy_on_the_tune_pairs_counts_prompts_not_pairs(tmp_path: Path) -> None:
+    """Four pairs of a prompt are no four observations, so the interval is over six prompts, not over 24 pairs."""
+    context = reward_model_context(tmp_path, schedule=TrainingSchedule(max_steps=4, eval_steps=4))
+    tune = colour_rows(24, seed=99)
+    tune = [{**row, "prompt": tune[4 * (place // 4)]["prompt"]} for place, row in enumerate(tune)]
+    write_pairs(tmp_path / "pairs", colour_rows(96), tune)
+    accuracy = next(item for item in train_reward_model.run(context) if item.name == "validation_accuracy")
+    assert (accuracy.count, accuracy.num_prompts) == (24, 6)
+
+
 def test_flipped_labels_teach_the_opposite_and_fixture_rows_show_it(tmp_path: Path) -> None:
     """The training loss falls just the same; only pairs whose order is known tell a wrong sign."""
     context = reward_model_context(tmp_path, rows=flipped(colour_rows(96)))

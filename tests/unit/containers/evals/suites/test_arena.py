@@ -1,12 +1,15 @@
 """Votes of people: who won decides the score, and what the model makes of ties is a figure of its own."""
 
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from containers.evals.suites.arena import judge
-from containers.evals.suites.base import ScoredItem
+from containers.evals.suites.arena import _areas_without_each, _num_below, judge
+from containers.evals.suites.base import Comparison, ScoredItem, SuiteItem
 from tests.unit.factories.suite_factory import INTERVALS, Row, read, vote_row
 
 
@@ -73,10 +76,50 @@ def test_tie_separation_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("tie", "value"), [(0.0, 1.0), (1.0, 0.5), (9.0, 0.0)])
 def test_tie_separation_is_one_where_ties_have_the_smallest_margins(tie: float, value: float, tmp_path: Path) -> None:
+    """Four votes are never sure of it."""
     entries = votes(tmp_path, ("a", 1, 0), ("b", 1, 0), ("tie", tie, 0), ("tie", 0, tie))
     (separation,) = judge(entries, INTERVALS).sections
     assert separation.value == value
-    assert separation.ci_low == separation.ci_high == value
+    assert separation.ci_low is not None and separation.ci_high is not None
+    assert separation.ci_high - separation.ci_low > 0.8
+
+
+def test_tie_separation_that_rests_on_one_tie_has_no_interval(tmp_path: Path) -> None:
+    entries = votes(tmp_path, *[("a", 1.0 + number, 0.0) for number in range(30)], ("tie", 5.0, 0.0))
+    (separation,) = judge(entries, INTERVALS).sections
+    assert (separation.ci_low, separation.ci_high) == (None, None)
+
+
+def test_the_areas_without_each_prompt_are_those_of_the_votes_left() -> None:
+    """Prompts with votes of both kinds, of one, and equal sizes."""
+    draw = np.random.default_rng(2)
+    sizes = draw.integers(0, 6, size=60).astype(float)
+    decided, prompts = draw.random(60) < 0.6, draw.integers(0, 12, size=60)
+
+    def area(left: NDArray[np.bool_]) -> float:
+        won, tied = sizes[decided & left, None], sizes[None, ~decided & left]
+        return float(((won > tied) + 0.5 * (won == tied)).mean())
+
+    found = _areas_without_each(sizes, decided, prompts, _num_below(sizes[decided], sizes[~decided]))
+    assert found == pytest.approx([area(prompts != prompt) for prompt in range(12)])
+
+
+@pytest.mark.parametrize("votes_of_a_prompt", [1, 4])
+def test_the_interval_of_the_tie_separation_holds_the_truth(votes_of_a_prompt: int) -> None:
+    """Decided margins are drawn with twice the spread of ties: the true area is 0.705."""
+    draw, truth, held = np.random.default_rng(5), 2 / math.pi * math.atan(2), []
+    for _ in range(150):
+        entries = []
+        for number in range(60 * votes_of_a_prompt):
+            prompt = ({"role": "user", "content": f"question {number // votes_of_a_prompt}"},)
+            is_tie = number % 3 == 0
+            comparisons = () if is_tie else (Comparison(0, 1),)
+            margin = float(draw.normal() * (1 if is_tie else 2))
+            entries.append(ScoredItem(SuiteItem(f"{number:03}", prompt, ("a", "b"), "all", comparisons), (margin, 0.0)))
+        (separation,) = judge(entries, INTERVALS).sections
+        assert separation.ci_low is not None and separation.ci_high is not None
+        held.append(separation.ci_low <= truth <= separation.ci_high)
+    assert np.mean(held) >= 0.91
 
 
 def test_without_ties_there_is_no_separation_and_without_a_decided_vote_no_score(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from types import ModuleType
 import pandas
 import pytest
 
-from containers.evals.length_control import length_controlled_win_rate
+from containers.evals.intervals import share_interval
+from containers.judges.length_control import length_controlled_share, length_controlled_win_rate
 
 _RNG_SEED, _NUM_PAIRS = 3, 120
 
@@ -86,3 +87,40 @@ def test_it_is_what_the_package_of_alpaca_eval_says_without_difficulties(package
     # In per cent; liblinear stops at a tolerance of 1e-4.
     assert 100 * ours == pytest.approx(theirs["length_controlled_winrate"], abs=2e-3)
     assert abs(ours - sum(points) / len(points)) < 0.05
+
+
+def test_the_interval_is_over_prompts_and_as_wide_as_the_evidence() -> None:
+    points, lengths, baseline = drawn(240, better=0.5, longer=50)
+    widths = []
+    for pairs_of_a_prompt in (1, 8):
+        prompts = [place // pairs_of_a_prompt for place in range(240)]
+        found = length_controlled_share(points, lengths=lengths, baseline_lengths=baseline, prompt_ids=prompts)
+        assert found is not None and found[1] is not None
+        assert found[0] == length_controlled_win_rate(points, lengths=lengths, baseline_lengths=baseline)
+        low, high = share_interval(found[1], confidence=0.95)
+        assert 0 <= low < found[0] < high <= 1
+        widths.append(high - low)
+    assert 0.1 < widths[0] < 0.3
+    # Eight pairs that are worth one observation each, and eight that are worth one together.
+    lengths, baseline, points = ([value for value in of[:60] for _ in range(4)] for of in (lengths, baseline, points))
+    copies = length_controlled_share(
+        points, lengths=lengths, baseline_lengths=baseline, prompt_ids=[place // 4 for place in range(240)]
+    )
+    assert copies is not None and copies[1] is not None
+    low, high = share_interval(copies[1], confidence=0.95)
+    assert high - low > 1.4 * widths[0]
+
+
+def test_wins_alone_are_no_surer_than_as_many_wins_without_a_model() -> None:
+    found = length_controlled_share(
+        [1.0] * 40, lengths=range(40), baseline_lengths=[60] * 40, prompt_ids=[place // 2 for place in range(40)]
+    )
+    assert found is not None and found[1] is not None
+    low, high = share_interval(found[1], confidence=0.95)
+    assert low < 0.85 and high > 0.999
+
+
+def test_a_rate_that_cannot_be_fitted_without_some_prompts_has_no_interval() -> None:
+    points, lengths, baseline = drawn(20, better=0.5, longer=50)
+    found = length_controlled_share(points, lengths=lengths, baseline_lengths=baseline, prompt_ids=range(20))
+    assert found is not None and found[1] is None

@@ -1,12 +1,14 @@
 """The win rate at equal lengths: what a judge would say if both answers were as long (Dubois et al. 2024)."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from containers.evals.intervals import Floats, LinearFigure
+from containers.evals.jackknife import jackknife
 
 _SPLITS = 5
 # Fewer pairs say nothing about length and quality apart.
@@ -14,6 +16,42 @@ _FEWEST = 20
 _STRENGTHS = np.logspace(-4, 4, 10)
 _SEED = 123
 _LEAST = 1e-15
+# Where nearly all pairs are wins, or losses, all groups say the same, and a pair seems worth more than this many.
+_MOST_PER_PAIR = 10
+# Refits for the interval: a second or two for any number of pairs.
+_GROUPS = 20
+
+
+def length_controlled_share(
+    points: Sequence[float], *, lengths: Sequence[int], baseline_lengths: Sequence[int], prompt_ids: Sequence[Hashable]
+) -> tuple[float, LinearFigure | None] | None:
+    """Return `length_controlled_win_rate` and its uncertainty over prompts, for `share_interval`.
+
+    The model, with the strength of its penalty, is fitted again without each of 20 groups of prompts, or without each
+    prompt where there are fewer. The figure counts as one observation a prompt at most, less where lengths tell much.
+
+    Returns:
+        None where there is no such win rate; without uncertainty where there is none without a group.
+    """
+
+    def fitted(places: NDArray[np.int64]) -> float | None:
+        of_places = [[values[place] for place in places] for values in (lengths, baseline_lengths)]
+        own = [points[place] for place in places]
+        return length_controlled_win_rate(own, lengths=of_places[0], baseline_lengths=of_places[1])
+
+    value = fitted(np.arange(len(points)))
+    if value is None:
+        return None
+    numbers: dict[Hashable, int] = {}
+    groups = np.array([numbers.setdefault(prompt, len(numbers)) for prompt in prompt_ids]) % _GROUPS
+    found = [fitted(np.flatnonzero(groups != group)) for group in range(min(len(numbers), _GROUPS))]
+    figure = jackknife(value, [np.nan if rate is None else rate for rate in found], num_strata=2)
+    if figure is None:
+        return value, None
+    count = value * (1 - value) / max(figure.variance, 1e-300)
+    if count > _MOST_PER_PAIR * len(points):
+        figure, count = replace(figure, residuals=np.zeros(len(found))), len(numbers)
+    return value, replace(figure, per_cluster=max(min(count, len(numbers)), 1.0) / len(found))
 
 
 def length_controlled_win_rate(
