@@ -1,10 +1,10 @@
-"""Intervals of means and shares over clusters: exact binomial, Student's t, bootstrap. Pure numpy.
+"""Intervals of means and shares over clusters: exact binomial, Student's t. Pure numpy.
 
 Observations that share something, such as several votes on one prompt, say less than as many independent ones. They
 form clusters, and every interval is over clusters.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-# Resamples drawn at once: 64 MB for a million values.
-_RESAMPLED_VALUES = 8_000_000
 # A variance below is rounding.
 _SMALLEST_VARIANCE = 1e-20
 # Strata of fewer clusters do not tell their variance by themselves.
@@ -267,23 +265,3 @@ def cluster_sums(values: Sequence[float] | Floats, clusters: Sequence[Hashable])
     places = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
     sums: Floats = np.bincount(places, weights=np.asarray(values, dtype=np.float64)).astype(np.float64)
     return sums, np.bincount(places).astype(np.float64)
-
-
-def drawn_places(size: int, *, num_bootstrap: int, seed: int | Sequence[int]) -> Iterator[NDArray[np.int64]]:
-    """Yield places drawn with replacement, [resamples, size] in blocks; the same for the same arguments."""
-    generator = np.random.default_rng(seed)
-    at_once = max(1, _RESAMPLED_VALUES // size)
-    for start in range(0, num_bootstrap, at_once):
-        yield generator.integers(0, size, size=(min(at_once, num_bootstrap - start), size))
-
-
-def means_of_resamples(sums: Floats, sizes: Floats, blocks: Iterable[NDArray[np.int64]]) -> Floats:
-    """[resamples] the mean of each: its clusters' sums over their sizes."""
-    return np.concatenate([sums[places].sum(axis=1) / sizes[places].sum(axis=1) for places in blocks])
-
-
-def percentile_interval(draws: Floats, *, confidence: float) -> tuple[float, float]:
-    """The ends between which that share of the draws lies, with equal tails."""
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail])
-    return float(low), float(high)

@@ -44,7 +44,7 @@ def pair_credits(margins: Sequence[float]) -> list[float]:
 
 
 def optimism_of_choice(standard_error: float, *, num_choices: int) -> float:
-    """About how much too high a figure is at most, where the best of some equal models was chosen by it.
+    """About how much too high a figure is where the best of some equal models was chosen by it.
 
     It is the expected largest of `num_choices` normal deviations. The checkpoints of one training err alike, with a
     correlation of 0.9: simulated, docs/proofs/statistics.md. In truth better checkpoints make it smaller.
