@@ -26,7 +26,7 @@ from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef
 from containers.data.pairs import same_pairs
 from containers.document.markdown import markdown
-from containers.report.champions import contest_text, decision_section
+from containers.report.champions import contest_text, counted, decision_section
 from tasks.champions.book import ChampionBook, ChampionMovedError, now
 from tasks.champions.comparison import compare_policies, compare_reward_models
 from tasks.champions.record import (
@@ -39,7 +39,7 @@ from tasks.champions.record import (
 )
 from tasks.champions.registry import Registry
 from tasks.champions.run_decisions import keep_decision, run_decision
-from tasks.champions.seen import seen_prompts
+from tasks.champions.seen import count_prompts, seen_prompts
 from tasks.champions.text import decision_line
 from tasks.config.retrain import RetrainRules, judgement, leads, wins
 from tasks.display import current_display
@@ -139,16 +139,27 @@ def _judged(
         _write_seen_prompts(run, book, challenger, book.require_frozen(record) if champion else frozen)
         changes["versions"] = (*record.versions, challenger)
     if champion is None:
-        text = (
-            f"{challenger.shown} is champion now: it is the first that passed its gate. The {frozen.count:,} frozen "
-            f"{'pairs' if book.kind == 'reward_model' else 'prompts'} of its data judge every later challenger."
-        )
-        return changes, ("first", text, None)
+        return changes, ("first", _first_text(challenger, _frozen_text(book, frozen)), None)
     if champion.number == challenger.number:
         return changes, ("same", f"{champion.shown} stays champion: the challenger is the very same model.", None)
     comparison = compare(record, challenger)
     kind: DecisionKind = "won" if wins(comparison) else "held" if leads(comparison) else "lost"
     return changes, (kind, judgement(comparison), comparison)
+
+
+def _first_text(challenger: ModelVersion, frozen: str) -> str:
+    return (
+        f"{challenger.shown} is champion now: it is the first that passed its gate. What is frozen of its data "
+        f"({frozen}) judges every later challenger."
+    )
+
+
+def _frozen_text(book: ChampionBook, frozen: FrozenSet) -> str:
+    """Number of frozen pairs and of their prompts; of a policy, the prompts."""
+    if book.kind == "policy":
+        return counted(frozen.count, "prompts")
+    prompts = count_prompts(book.frozen_file(frozen))
+    return f"{counted(frozen.count, 'pairs')} of {counted(prompts, 'prompts')}"
 
 
 def _write_seen_prompts(run: PipelineRun, book: ChampionBook, challenger: ModelVersion, frozen: FrozenSet) -> None:

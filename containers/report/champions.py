@@ -19,6 +19,8 @@ DECISION_WORDS: dict[DecisionKind, str] = {
     "promoted": "promoted by hand",
     "rolled_back": "rolled back by hand",
 }
+# What a contest counts: a suite's item may have more than two answers.
+_UNITS = {"accuracy": "pairs", "score": "items", "win rate": "prompts"}
 _COLUMNS = heads(
     "Compared on",
     "n",
@@ -111,11 +113,21 @@ def points(share: float | None) -> str:
     return f"{found:+.1f}".replace("-", "−") if found else "0.0"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun. Example: `1 prompt`, `2,000 pairs`."""
+    return f"{count:,} {noun}" if count != 1 else f"1 {noun.removesuffix('s')}"
+
+
 def items_text(contest: Contest) -> str:
-    """Number of items, and of their prompts where these are fewer. Example: `384 of 48 prompts`."""
-    if contest.num_prompts in (0, contest.count):
-        return f"{contest.count:,}"
-    return f"{contest.count:,} of {contest.num_prompts:,} prompts"
+    """Number of items, and of their prompts. Example: `384 pairs of 48 prompts`; of a policy, `48 prompts`."""
+    items = counted(contest.count, _UNITS[contest.measure])
+    return f"{items} of {prompts}" if (prompts := _prompts_text(contest)) else items
+
+
+def _prompts_text(contest: Contest) -> str:
+    """Number of prompts; empty where the items are prompts, or where an older record does not know it."""
+    is_known = contest.num_prompts or not contest.count
+    return counted(contest.num_prompts, "prompts") if is_known and contest.measure != "win rate" else ""
 
 
 def contest_text(contest: Contest) -> str:
@@ -165,7 +177,7 @@ def _row(item: Contest) -> tuple[Value, ...]:
     budget = "" if item.budget is None else f"{points(item.budget).lstrip('+')} points"
     return (
         f"{item.name} ({item.measure})",
-        Text(f"{item.count:,}", sub=f"{item.num_prompts:,} prompts" if item.num_prompts != item.count else ""),
+        Text(counted(item.count, _UNITS[item.measure]), sub=_prompts_text(item)),
         Quantity(item.challenger, "fraction"),
         Quantity(item.champion, "fraction"),
         points(found.value) if found else None,

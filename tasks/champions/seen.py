@@ -44,6 +44,11 @@ def seen_prompts(
     return frozenset(trained) | {identity for identity in held_out if groups.of(identity) in names}
 
 
+def count_prompts(path: Path) -> int:
+    """Number of different prompts in a file of pairs or prompts."""
+    return len(_prompts(path))
+
+
 def _prompts(path: Path) -> dict[str, Turns]:
     found: dict[str, Turns] = {}
     for batch in pq.ParquetFile(path).iter_batches(columns=["prompt"]):

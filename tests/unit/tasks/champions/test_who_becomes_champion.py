@@ -198,13 +198,13 @@ def test_the_first_that_passes_is_champion_and_its_frozen_pairs_judge_every_late
         raise AssertionError("compared with nothing")
 
     book = make_book(tmp_path, num_versions=0, champions=())
-    decision = decide(book, monkeypatch, new=new_model(tmp_path), compare=compare)
+    decision = decide(book, monkeypatch, new=new_model(tmp_path, frozen=("c", "d", "c")), compare=compare)
     assert (decision.kind, decision.champion_before, decision.champion_after, decision.version) == ("first", None, 1, 1)
-    assert "The 2 frozen pairs of its data judge every later challenger." in decision.text
+    assert "What is frozen of its data (3 pairs of 2 prompts) judges every later challenger." in decision.text
     record = record_of(book)
     assert record.champion is not None and record.champion.number == 1
     assert record.frozen is not None
-    assert (record.frozen.count, record.frozen.from_version, record.frozen.was_chosen_on) == (2, 1, False)
+    assert (record.frozen.count, record.frozen.from_version, record.frozen.was_chosen_on) == (3, 1, False)
     assert letters(book, 1) == {"a", "b"}, "the pairs that chose its checkpoint were seen as well"
 
 
