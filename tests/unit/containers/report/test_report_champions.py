@@ -95,7 +95,8 @@ def test_a_new_champion_is_the_headline_with_the_figures_and_what_became_of_the_
         in page.text
     )
     assert (
-        "safety (accuracy) 384 pairs 48 prompts 82.8 % 83.3 % −0.5 −3.5 to +2.5 64 33 0.00210 1.0 points +2.0 7.1 points"
+        "safety (accuracy) 384 pairs 48 prompts 82.8 % 83.3 % −0.5 −3.5 to +2.5 64 33 0.00210 "
+        "1.0 points +2.0 7.1 points"
         in page.text
     )
     assert "Reward model champion new champion · version 2" in page.text
