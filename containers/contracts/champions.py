@@ -11,7 +11,7 @@ from containers.contracts.outcome import Metric
 DECISIONS_FILE = "decisions.json"
 DECISIONS_INPUT = "decisions"
 
-# held: it won by the scores of its own teacher, so a person decides.
+# held: it won by the scores of its own teacher, or of a reward model of its own pairs, so a person decides.
 DecisionKind = Literal["first", "won", "held", "lost", "same", "refused", "promoted", "rolled_back"]
 
 
@@ -62,8 +62,11 @@ class Comparison(Frozen):
     confidence: float
     alpha: float
     judged_by_teacher: bool = Field(
-        False, description="The scores are of the reward model that the challenger was trained against"
+        False,
+        description="The scores are of the reward model that the challenger was trained against; with "
+        "`trained_on_pairs`, of one that may have learned from the same pairs",
     )
+    trained_on_pairs: bool = Field(False, description="The challenger was trained on pairs, against no reward model")
     notes: tuple[str, ...] = Field((), description="What else to know about the comparison, a sentence each")
 
 

@@ -14,7 +14,8 @@ class RetrainRules(Frozen):
 
     models: Literal["reward_model", "reward_model_and_policy"] = Field(
         "reward_model",
-        description="Models that a retraining trains; a policy is trained against the then champion reward model",
+        description="Models that a retraining trains; the then champion reward model judges the policy, and trains it "
+        "unless `train_dpo` does",
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the paired interval over prompts")
     alpha: float = Field(0.05, gt=0, lt=1, description="The p-value of McNemar's exact test must be below this")
@@ -40,8 +41,9 @@ class RetrainRules(Frozen):
 def wins(comparison: Comparison) -> bool:
     """Whether the challenger takes the champion's place.
 
-    It must be better on the frozen set beyond chance (interval above 0, and p below alpha), by another judge than its
-    own teacher, and must not fall further than its budget on any suite beyond chance.
+    It must be better on the frozen set beyond chance (interval above 0, and p below alpha), by an independent judge (no
+    reward model that trained it, or of its own pairs), and must not fall further than its budget on any suite beyond
+    chance.
     """
     return leads(comparison) and not comparison.judged_by_teacher
 
@@ -62,11 +64,21 @@ def judgement(comparison: Comparison) -> str:
         return f"{champion} stays champion: {challenger} is better on {first.name}, but {fallen}. {_sentence(first)}"
     if comparison.judged_by_teacher:
         return (
-            f"{champion} stays champion until a person decides: {challenger} wins, but by the scores of the reward "
-            f"model that it was trained against, which is no evidence that it is better. Compare their answers; "
-            f"`rlhf promote --model policy --version {comparison.challenger}` makes it champion. {_sentence(first)}"
+            f"{champion} stays champion until a person decides: {challenger} wins, but {_by_which_judge(comparison)}. "
+            f"Compare their answers; `rlhf promote --model policy --version {comparison.challenger}` makes it "
+            f"champion. {_sentence(first)}"
         )
     return f"{challenger} is champion now: it is better than {champion} beyond chance. {_sentence(first)}"
+
+
+def _by_which_judge(comparison: Comparison) -> str:
+    """Why the scores of this judge do not decide."""
+    if comparison.trained_on_pairs:
+        return (
+            "by the scores of a reward model. If that learned from the same pairs as the policy, it cannot see what "
+            "they got wrong"
+        )
+    return "by the scores of the reward model that it was trained against, which is no evidence that it is better"
 
 
 def _is_better(contest: Contest, alpha: float) -> bool:

@@ -63,6 +63,16 @@ def test_a_win_by_the_scores_of_its_own_teacher_moves_nothing() -> None:
     assert "rlhf promote --model policy --version 2" in text
 
 
+def test_a_win_of_a_policy_that_was_trained_on_pairs_is_not_said_to_be_by_its_teacher() -> None:
+    of_pairs = {"judged_by_teacher": True, "trained_on_pairs": True}
+    comparison = _comparison(contest(64, 33, both=287)).model_copy(update=of_pairs)
+    assert leads(comparison) and not wins(comparison)
+    text = judgement(comparison)
+    assert "trained against" not in text
+    assert "If that learned from the same pairs as the policy, it cannot see what they got wrong." in text
+    assert "rlhf promote --model policy --version 2" in text
+
+
 def test_what_the_frozen_set_could_have_shown_is_said_where_nothing_was_found() -> None:
     text = judgement(_comparison(contest(40, 33, both=427)))
     assert "such data show a true difference of +4.8 points or more in 80 % of cases" in text
