@@ -31,7 +31,9 @@ class Contest(Frozen):
     num_worse: int = Field(0, ge=0)
     p_value: float = Field(1.0, ge=0, le=1, description="McNemar's exact test on the two numbers, two-sided")
     detectable: float | None = Field(
-        None, description="Smallest true difference that these items show with a probability of 80 %; estimated"
+        None,
+        description="Smallest true difference that these items show with a probability of 80 %; where a drop must be "
+        "ruled out, the smallest budget that they rule out so often between equal models; estimated",
     )
     budget: float | None = Field(None, description="Largest allowed drop of the challenger here; null: it must win")
     at_most: float | None = Field(

@@ -32,9 +32,10 @@ _COLUMNS = heads(
     "Worse",
     "p",
     "May fall by",
+    "At least",
     "At most, corrected",
     "Would show",
-    numbers=11,
+    numbers=12,
 )
 
 
@@ -157,18 +158,31 @@ def left_out_lines(comparison: Comparison) -> Iterator[str]:
 
 def how_compared(comparison: Comparison) -> str:
     """Explain the figures, and what the challenger needs to win."""
-    bounded = len(comparison.contests) - 1
+    bounded = comparison.contests[1:]
     others = (
         f" and must not fall on the others beyond its budget and beyond chance: the upper end of the difference, "
-        f"one-sided at {comparison.alpha:g} over {bounded} tests, must not lie below the budget"
+        f"one-sided at {comparison.alpha:g} over {len(bounded)} tests, must not lie below the budget"
         if bounded
+        else ""
+    )
+    lower = (
+        f" `At least` is the lower end, one-sided at {comparison.alpha:g} for each suite by itself: larger falls are "
+        "ruled out, smaller ones are not."
+        if bounded
+        else ""
+    )
+    must = (
+        " Where a fall beyond the budget must be ruled out, that end must not lie below the budget, and `Would show` "
+        "is the smallest budget that such data rule out in 80 % of cases where both models are equal."
+        if any(item.must_rule_out for item in bounded)
         else ""
     )
     return (
         f"Differences in percentage points, with a paired t interval over prompts ({percent(comparison.confidence)}); "
         f"better, worse and p (McNemar's exact test) count prompts. The challenger must win on the first line "
         f"(interval above 0, p below {comparison.alpha:g}){others}. `Would show` is the smallest true win or fall that "
-        "such data show in 80 % of cases (estimated from the differences seen): a smaller one is mostly missed."
+        f"such data show in 80 % of cases (estimated from the differences seen): a smaller one is mostly missed."
+        f"{lower}{must}"
     )
 
 
@@ -186,6 +200,13 @@ def _row(item: Contest) -> tuple[Value, ...]:
         item.num_worse,
         item.p_value,
         f"{budget} — {'not ruled out' if item.must_rule_out else 'fell further'}" if item.regresses else budget or None,
+        points(item.at_least) if item.at_least is not None else None,
         points(item.at_most) if item.at_most is not None else None,
-        f"{points(item.detectable).lstrip('+')} points" if item.detectable is not None else None,
+        _would_show(item),
     )
+
+
+def _would_show(item: Contest) -> Value:
+    if item.detectable is None:
+        return None
+    return Text(f"{points(item.detectable).lstrip('+')} points", sub="ruled out" if item.must_rule_out else "")

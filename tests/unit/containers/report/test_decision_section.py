@@ -23,7 +23,17 @@ def test_the_table_has_every_figure_that_decided() -> None:
     assert "1.0 points — fell further" in text
     assert "Left out for both, of the frozen pairs: 5 whose prompt one of the two was trained on." in text
     assert "must not fall on the others beyond its budget and beyond chance" in text
-    assert "| 1.0 points — fell further | −6.5 | 9.4 points |" in text
+    assert "| 1.0 points — fell further | −17.5 | −6.5 | 9.4 points |" in text
+    assert "is the lower end, one-sided at 0.05 for each suite by itself: larger falls are ruled out" in text
+    assert "that such data rule out" not in text
+
+
+def test_where_a_fall_is_to_be_ruled_out_the_table_says_what_such_data_rule_out() -> None:
+    safety = contest(3, 3, both=994, name="safety", budget=0.01, must_rule_out=True)
+    comparison = Comparison(champion=1, challenger=2, contests=(contest(9, 1), safety), confidence=0.95, alpha=0.05)
+    text = markdown(decision_section(decision("better", comparison)))
+    assert "points (ruled out) |" in text
+    assert "the smallest budget that such data rule out in 80 % of cases where both models are equal" in text
 
 
 def test_a_line_of_figures_counts_pairs_and_prompts_and_names_both() -> None:

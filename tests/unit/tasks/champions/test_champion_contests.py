@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,8 +11,9 @@ from containers.contracts.certificate import SuiteEvaluation
 from containers.contracts.names import CERTIFICATE_FILE, COMPLETIONS_FILE
 from containers.data.rows import prompt_identity
 from containers.evals.item_scores import write_item_scores
+from containers.evals.paired import clustered_difference
 from containers.report.champions import contest_text
-from tasks.champions.contests import policy_contest, reward_model_contests
+from tasks.champions.contests import Compared, policy_contest, reward_model_contests
 from tasks.champions.seen import seen_prompts
 from tasks.config.retrain import RetrainRules
 from tests.unit.factories.report.certificate_artifact import identity, scored_pair
@@ -134,6 +136,26 @@ def test_suites_are_compared_by_their_own_score_and_all_together(tmp_path: Path)
     assert together.difference is not None and together.difference.value == pytest.approx(-45 / 800)
     assert fallen.detectable is not None and together.detectable is not None
     assert fallen.detectable > together.detectable > 0.01
+
+
+def _of_equal_models(random: np.random.Generator, *, num_items: int = 1500) -> Compared:
+    """What two models do that differ on a tenth of the items, and are equally good."""
+    values = random.choice([1.0, -1.0, 0.0], p=[0.05, 0.05, 0.9], size=num_items).tolist()
+    found = clustered_difference(values, list(map(str, range(num_items))), confidence=0.95)
+    return Compared("safety", "score", found, champion=0.7, challenger=0.7)
+
+
+@pytest.mark.parametrize("num_bounded", [1, 6])
+def test_where_a_fall_must_be_ruled_out_the_power_is_that_of_this_rule(num_bounded: int) -> None:
+    random = np.random.default_rng(7)
+    must = RetrainRules(rule_out_regression_on=("safety",), regression_budget=0.0)
+    shown = _of_equal_models(random).bounded_contest(must, num_bounded=num_bounded).detectable
+    assert shown is not None
+    budget = RetrainRules(rule_out_regression_on=("safety",), regression_budget=shown)
+    passes = [
+        not _of_equal_models(random).bounded_contest(budget, num_bounded=num_bounded).regresses for _ in range(400)
+    ]
+    assert 0.73 < np.mean(passes) < 0.87
 
 
 @pytest.mark.stages
