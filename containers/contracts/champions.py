@@ -22,7 +22,9 @@ class Contest(Frozen):
     measure: Literal["accuracy", "win rate", "score"] = Field(description="score: the suite's own rule")
     count: int = Field(ge=0, description="Items on which both were judged")
     num_prompts: int = Field(0, ge=0, description="Different prompts among them; intervals are over prompts")
-    seen_in_training: int = Field(0, ge=0, description="Left out: one of the two trained on the prompt")
+    seen_in_training: int = Field(
+        0, ge=0, description="Left out: one of the two trained on the prompt, or on one like it"
+    )
     not_in_both: int = Field(0, ge=0, description="Left out: the item was too long for one of the two")
     champion: float | None = Field(None, description="null where no item was left")
     challenger: float | None = None

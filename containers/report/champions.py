@@ -149,7 +149,7 @@ def left_out_lines(comparison: Comparison) -> Iterator[str]:
     for item in comparison.contests:
         reasons = []
         if item.seen_in_training:
-            reasons.append(f"{item.seen_in_training:,} whose prompt one of the two was trained on")
+            reasons.append(f"{item.seen_in_training:,} whose prompt, or one like it, one of the two was trained on")
         if item.not_in_both:
             reasons.append(f"{item.not_in_both:,} that were not judged for both")
         if reasons:
