@@ -1,6 +1,6 @@
 """Decide at the end of a retraining whether the challenger replaces the champion."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from prefect.cache_policies import NO_CACHE
 
 from containers.contracts.champions import Comparison, DecisionKind
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
-from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
+from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig, SuiteFile
 from containers.contracts.configs.parts.row_filters import RowFilters
 from containers.contracts.digests import read_manifest
 from containers.contracts.names import (
@@ -26,7 +26,7 @@ from containers.contracts.records import GateVerdict, StageRecord
 from containers.contracts.spec import ArtifactRef
 from containers.data.pairs import same_pairs
 from containers.document.markdown import markdown
-from containers.report.champions import contest_text, decision_section
+from containers.report.champions import contest_text, counted, decision_section
 from tasks.champions.book import ChampionBook, ChampionMovedError, now
 from tasks.champions.comparison import compare_policies, compare_reward_models
 from tasks.champions.record import (
@@ -39,7 +39,7 @@ from tasks.champions.record import (
 )
 from tasks.champions.registry import Registry
 from tasks.champions.run_decisions import keep_decision, run_decision
-from tasks.champions.seen import seen_prompts
+from tasks.champions.seen import count_prompts, seen_prompts, suite_prompts
 from tasks.champions.text import decision_line
 from tasks.config.retrain import RetrainRules, judgement, leads, wins
 from tasks.display import current_display
@@ -63,7 +63,7 @@ def decide_on_reward_model(
 ) -> Decision:
     """Decide whether the run's reward model becomes champion; write the decision to the book, and show it in MLflow."""
     compare = partial(compare_reward_models, run, book, config=config, rules=rules)
-    return _decided(run, book, compare, registry=registry, rules_text=rules_text)
+    return _decided(run, book, compare, registry=registry, rules_text=rules_text, suites=config.suites)
 
 
 @task(name="compare_policies", task_run_name="compare_policies", cache_policy=NO_CACHE, persist_result=False)
@@ -91,6 +91,7 @@ def _decided(
     registry: Registry,
     rules_text: str,
     reward_model: str = "",
+    suites: Sequence[SuiteFile] = (),
 ) -> Decision:
     record = book.read()
     verdict = next(gate for gate in reversed(run.gates) if gate.name == book.kind)
@@ -108,7 +109,7 @@ def _decided(
         kind, text, comparison = _uncertified(record, verdict)
     else:
         challenger = _challenger(run, book, record, verdict, reward_model=reward_model)
-        changes, (kind, text, comparison) = _judged(run, book, record, challenger, compare)
+        changes, (kind, text, comparison) = _judged(run, book, record, challenger, compare, suites=suites)
         base |= {"version": challenger.number}
         if kind in ("first", "won"):
             base |= {"champion_after": challenger.number}
@@ -127,7 +128,13 @@ def _uncertified(record: ChampionRecord, verdict: GateVerdict) -> tuple[Decision
 
 
 def _judged(
-    run: PipelineRun, book: ChampionBook, record: ChampionRecord, challenger: ModelVersion, compare: Compare
+    run: PipelineRun,
+    book: ChampionBook,
+    record: ChampionRecord,
+    challenger: ModelVersion,
+    compare: Compare,
+    *,
+    suites: Sequence[SuiteFile],
 ) -> tuple[dict[str, object], tuple[DecisionKind, str, Comparison | None]]:
     """The changes of the record beside the decision, and the decision."""
     changes: dict[str, object] = {}
@@ -136,14 +143,11 @@ def _judged(
         frozen = _frozen(book, pairs, from_version=challenger.number)
         changes["frozen"] = frozen
     if record.version(challenger.number) is None:
-        _write_seen_prompts(run, book, challenger, book.require_frozen(record) if champion else frozen)
+        judged_on = book.require_frozen(record) if champion else frozen
+        _write_seen_prompts(run, book, challenger, judged_on, suites=suites)
         changes["versions"] = (*record.versions, challenger)
     if champion is None:
-        text = (
-            f"{challenger.shown} is champion now: it is the first that passed its gate. The {frozen.count:,} frozen "
-            f"{'pairs' if book.kind == 'reward_model' else 'prompts'} of its data judge every later challenger."
-        )
-        return changes, ("first", text, None)
+        return changes, ("first", _first_text(challenger, _frozen_text(book, frozen)), None)
     if champion.number == challenger.number:
         return changes, ("same", f"{champion.shown} stays champion: the challenger is the very same model.", None)
     comparison = compare(record, challenger)
@@ -151,17 +155,35 @@ def _judged(
     return changes, (kind, judgement(comparison), comparison)
 
 
-def _write_seen_prompts(run: PipelineRun, book: ChampionBook, challenger: ModelVersion, frozen: FrozenSet) -> None:
+def _first_text(challenger: ModelVersion, frozen: str) -> str:
+    return (
+        f"{challenger.shown} is champion now: it is the first that passed its gate. What is frozen of its data "
+        f"({frozen}) judges every later challenger."
+    )
+
+
+def _frozen_text(book: ChampionBook, frozen: FrozenSet) -> str:
+    """Number of frozen pairs and of their prompts; of a policy, the prompts."""
+    if book.kind == "policy":
+        return counted(frozen.count, "prompts")
+    prompts = count_prompts(book.frozen_file(frozen))
+    return f"{counted(frozen.count, 'pairs')} of {counted(prompts, 'prompts')}"
+
+
+def _write_seen_prompts(
+    run: PipelineRun, book: ChampionBook, challenger: ModelVersion, frozen: FrozenSet, *, suites: Sequence[SuiteFile]
+) -> None:
     """Keep which prompts the challenger has seen: later its data may be gone."""
     is_set = book.kind == "policy" and run.config.prompts is not None
     filters: RowFilters = run.config.filter_prompts if is_set else run.config.filter_dataset
     seen = seen_prompts(
         Path(book.artifact(challenger.pairs).path),
         book.frozen_file(frozen),
-        overlap=filters.similar_prompt_overlap if filters.similar_prompts == "drop" else None,
+        overlap=filters.similar_prompt_overlap,
         with_policy=book.kind == "policy",
         with_tune=book.kind == "reward_model" and not frozen.was_chosen_on,
         others=_fine_tuning_rows(run, book),
+        suites=suite_prompts(suites),
     )
     book.write_training_prompts(challenger.number, seen)
 

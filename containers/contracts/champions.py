@@ -11,7 +11,7 @@ from containers.contracts.outcome import Metric
 DECISIONS_FILE = "decisions.json"
 DECISIONS_INPUT = "decisions"
 
-# held: it won by the scores of its own teacher, so a person decides.
+# held: it won by the scores of its own teacher, or of a reward model of its own pairs, so a person decides.
 DecisionKind = Literal["first", "won", "held", "lost", "same", "refused", "promoted", "rolled_back"]
 
 
@@ -22,7 +22,9 @@ class Contest(Frozen):
     measure: Literal["accuracy", "win rate", "score"] = Field(description="score: the suite's own rule")
     count: int = Field(ge=0, description="Items on which both were judged")
     num_prompts: int = Field(0, ge=0, description="Different prompts among them; intervals are over prompts")
-    seen_in_training: int = Field(0, ge=0, description="Left out: one of the two trained on the prompt")
+    seen_in_training: int = Field(
+        0, ge=0, description="Left out: one of the two trained on the prompt, or on one like it"
+    )
     not_in_both: int = Field(0, ge=0, description="Left out: the item was too long for one of the two")
     champion: float | None = Field(None, description="null where no item was left")
     challenger: float | None = None
@@ -31,7 +33,9 @@ class Contest(Frozen):
     num_worse: int = Field(0, ge=0)
     p_value: float = Field(1.0, ge=0, le=1, description="McNemar's exact test on the two numbers, two-sided")
     detectable: float | None = Field(
-        None, description="Smallest true difference that these items show with a probability of 80 %; estimated"
+        None,
+        description="Smallest true difference that these items show with a probability of 80 %; where a drop must be "
+        "ruled out, the smallest budget that they rule out so often between equal models; estimated",
     )
     budget: float | None = Field(None, description="Largest allowed drop of the challenger here; null: it must win")
     at_most: float | None = Field(
@@ -62,8 +66,11 @@ class Comparison(Frozen):
     confidence: float
     alpha: float
     judged_by_teacher: bool = Field(
-        False, description="The scores are of the reward model that the challenger was trained against"
+        False,
+        description="The scores are of the reward model that the challenger was trained against; with "
+        "`trained_on_pairs`, of one that may have learned from the same pairs",
     )
+    trained_on_pairs: bool = Field(False, description="The challenger was trained on pairs, against no reward model")
     notes: tuple[str, ...] = Field((), description="What else to know about the comparison, a sentence each")
 
 

@@ -67,6 +67,11 @@ _WORDS = (
 # Suites whose plots the page shows; the figures of all are in the tables.
 _MAX_PLOTTED = 6
 _MAX_OPEN = 3
+# The same as `tasks.config.gate_rules.Bound` with `interval`, the default; a test compares the two.
+_HELD = (
+    "A minimum is kept if the lower end of the interval reaches it. A run's gate holds it so too, unless "
+    "gates.reward_model.held_by is figure."
+)
 _FOOTER = (
     "Written by rlhf-flows. The same figures, and more digits, are in certificate.json; the scores of every pair are "
     "beside it. The page needs no network and runs no script."
@@ -118,7 +123,7 @@ def certificate_sections(
     )
     return (
         *gate,
-        _suites(certificate, (*((by_suite,) if by_suite else ()), *first)),
+        _suites(certificate, (*((by_suite,) if by_suite else ()), *first), is_judged=verdict is not None),
         length_section(certificate, _titled(drawn, "length difference")),
         _scores(certificate, _titled(drawn, ": scores", ": calibration")),
         parity_section(certificate.parity),
@@ -148,7 +153,7 @@ def _banner(certificate: Certificate, verdict: GateVerdict | None) -> Banner:
         return Banner(tone, f"The gate: {outcome}.", (f"{_last_word(verdict)} {measured}".lstrip(),))
     missed = [suite.name for suite in certificate.suites if _misses(suite)]
     if missed:
-        return Banner("bad", f"Below its minimum on {one_line(', '.join(missed), 200)}.", (measured,))
+        return Banner("bad", f"Below its minimum on {one_line(', '.join(missed), 200)}.", (f"{_HELD} {measured}",))
     note = f"{measured} The report of a run holds its verdict."
     return Banner("plain", "Measured; no gate has judged it on this page.", (note,))
 
@@ -164,9 +169,11 @@ def _last_word(verdict: GateVerdict) -> str:
 
 
 def _misses(suite: SuiteEvaluation) -> bool:
+    """Whether the lower end of the interval is below the suite's own minimum: the default rule of a run's gate."""
     if suite.minimum_accuracy is None:
         return False
-    return suite.score is None or suite.score.value < suite.minimum_accuracy
+    score = suite.score
+    return score is None or (score.value if score.ci_low is None else score.ci_low) < suite.minimum_accuracy
 
 
 def _cards(certificate: Certificate) -> tuple[Card, ...]:
@@ -202,16 +209,19 @@ def _card(label: str, term: str, metric: Metric | None, *, unit: str = "pairs") 
     return Card(label, term, value=number(metric.value, signed=True), interval=spread, detail=count)
 
 
-def _suites(certificate: Certificate, plots: tuple[Plot, ...]) -> Section:
+def _suites(certificate: Certificate, plots: tuple[Plot, ...], *, is_judged: bool) -> Section:
     lead = (
         "Each suite scores by its own published rule. Pair accuracy, margin, log loss and calibration are over all "
         "comparisons of a better with a worse answer, each with the weight that the score gives its item; a tie is "
         f"half right. Intervals are at {percent(certificate.confidence)} and over prompts: rows with "
         "the same prompt are no independent evidence."
     )
+    # A run's verdict says itself what its gate holds.
+    has_minimum = not is_judged and any(suite.minimum_accuracy is not None for suite in certificate.suites)
     blocks = (
         Note(lead, "lead", ("suite",)),
         suites_table(certificate.suites),
+        *((Note(_HELD, "quiet"),) if has_minimum else ()),
         *choice_note(certificate),
         Plots(plots),
     )

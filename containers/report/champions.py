@@ -19,6 +19,8 @@ DECISION_WORDS: dict[DecisionKind, str] = {
     "promoted": "promoted by hand",
     "rolled_back": "rolled back by hand",
 }
+# What a contest counts: a suite's item may have more than two answers.
+_UNITS = {"accuracy": "pairs", "score": "items", "win rate": "prompts"}
 _COLUMNS = heads(
     "Compared on",
     "n",
@@ -30,9 +32,10 @@ _COLUMNS = heads(
     "Worse",
     "p",
     "May fall by",
+    "At least",
     "At most, corrected",
     "Would show",
-    numbers=11,
+    numbers=12,
 )
 
 
@@ -111,11 +114,21 @@ def points(share: float | None) -> str:
     return f"{found:+.1f}".replace("-", "−") if found else "0.0"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun. Example: `1 prompt`, `2,000 pairs`."""
+    return f"{count:,} {noun}" if count != 1 else f"1 {noun.removesuffix('s')}"
+
+
 def items_text(contest: Contest) -> str:
-    """Number of items, and of their prompts where these are fewer. Example: `384 of 48 prompts`."""
-    if contest.num_prompts in (0, contest.count):
-        return f"{contest.count:,}"
-    return f"{contest.count:,} of {contest.num_prompts:,} prompts"
+    """Number of items, and of their prompts. Example: `384 pairs of 48 prompts`; of a policy, `48 prompts`."""
+    items = counted(contest.count, _UNITS[contest.measure])
+    return f"{items} of {prompts}" if (prompts := _prompts_text(contest)) else items
+
+
+def _prompts_text(contest: Contest) -> str:
+    """Number of prompts; empty where the items are prompts, or where an older record does not know it."""
+    is_known = contest.num_prompts or not contest.count
+    return counted(contest.num_prompts, "prompts") if is_known and contest.measure != "win rate" else ""
 
 
 def contest_text(contest: Contest) -> str:
@@ -136,7 +149,7 @@ def left_out_lines(comparison: Comparison) -> Iterator[str]:
     for item in comparison.contests:
         reasons = []
         if item.seen_in_training:
-            reasons.append(f"{item.seen_in_training:,} whose prompt one of the two was trained on")
+            reasons.append(f"{item.seen_in_training:,} whose prompt, or one like it, one of the two was trained on")
         if item.not_in_both:
             reasons.append(f"{item.not_in_both:,} that were not judged for both")
         if reasons:
@@ -145,18 +158,31 @@ def left_out_lines(comparison: Comparison) -> Iterator[str]:
 
 def how_compared(comparison: Comparison) -> str:
     """Explain the figures, and what the challenger needs to win."""
-    bounded = len(comparison.contests) - 1
+    bounded = comparison.contests[1:]
     others = (
         f" and must not fall on the others beyond its budget and beyond chance: the upper end of the difference, "
-        f"one-sided at {comparison.alpha:g} over {bounded} tests, must not lie below the budget"
+        f"one-sided at {comparison.alpha:g} over {len(bounded)} tests, must not lie below the budget"
         if bounded
+        else ""
+    )
+    lower = (
+        f" `At least` is the lower end, one-sided at {comparison.alpha:g} for each suite by itself: larger falls are "
+        "ruled out, smaller ones are not."
+        if bounded
+        else ""
+    )
+    must = (
+        " Where a fall beyond the budget must be ruled out, that end must not lie below the budget, and `Would show` "
+        "is the smallest budget that such data rule out in 80 % of cases where both models are equal."
+        if any(item.must_rule_out for item in bounded)
         else ""
     )
     return (
         f"Differences in percentage points, with a paired t interval over prompts ({percent(comparison.confidence)}); "
         f"better, worse and p (McNemar's exact test) count prompts. The challenger must win on the first line "
         f"(interval above 0, p below {comparison.alpha:g}){others}. `Would show` is the smallest true win or fall that "
-        "such data show in 80 % of cases (estimated from the differences seen): a smaller one is mostly missed."
+        f"such data show in 80 % of cases (estimated from the differences seen): a smaller one is mostly missed."
+        f"{lower}{must}"
     )
 
 
@@ -165,7 +191,7 @@ def _row(item: Contest) -> tuple[Value, ...]:
     budget = "" if item.budget is None else f"{points(item.budget).lstrip('+')} points"
     return (
         f"{item.name} ({item.measure})",
-        Text(f"{item.count:,}", sub=f"{item.num_prompts:,} prompts" if item.num_prompts != item.count else ""),
+        Text(counted(item.count, _UNITS[item.measure]), sub=_prompts_text(item)),
         Quantity(item.challenger, "fraction"),
         Quantity(item.champion, "fraction"),
         points(found.value) if found else None,
@@ -174,6 +200,13 @@ def _row(item: Contest) -> tuple[Value, ...]:
         item.num_worse,
         item.p_value,
         f"{budget} — {'not ruled out' if item.must_rule_out else 'fell further'}" if item.regresses else budget or None,
+        points(item.at_least) if item.at_least is not None else None,
         points(item.at_most) if item.at_most is not None else None,
-        f"{points(item.detectable).lstrip('+')} points" if item.detectable is not None else None,
+        _would_show(item),
     )
+
+
+def _would_show(item: Contest) -> Value:
+    if item.detectable is None:
+        return None
+    return Text(f"{points(item.detectable).lstrip('+')} points", sub="ruled out" if item.must_rule_out else "")

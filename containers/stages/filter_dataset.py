@@ -58,7 +58,10 @@ def run(context: StageContext) -> tuple[Metric, ...]:
         config,
         counter=counter,
         left=PairsLeft(
-            train=len(division.train), validation=len(division.validation), set_aside=len(division.set_aside)
+            train=len(division.train),
+            validation=len(division.validation),
+            set_aside=len(division.set_aside),
+            share_alike=chain.groups.largest_share({item.row.prompt_id for item in rows}),
         ),
         languages=languages,
     )

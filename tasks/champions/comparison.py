@@ -7,7 +7,7 @@ from containers.contracts.champions import Comparison
 from containers.contracts.configs.evaluate_policy import EvaluatePolicyConfig
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.stages import StageConfig
-from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, TEST_PAIRS_FILE
+from containers.contracts.names import POLICY_EVAL_PROMPTS_FILE, TEST_PAIRS_FILE, StageName
 from containers.contracts.spec import ArtifactRef, StageInput
 from tasks.champions.book import ChampionBook, NoChampionError
 from tasks.champions.contests import policy_contest, reward_model_contests
@@ -88,6 +88,7 @@ def compare_policies(
         confidence=rules.confidence,
         alpha=rules.alpha,
         judged_by_teacher=True,
+        trained_on_pairs=_is_of_pairs(challenger),
         notes=(_judge_note(champion, challenger),),
     )
 
@@ -103,16 +104,35 @@ def _frozen_notes(record: ChampionRecord) -> tuple[str, ...]:
 
 def _judge_note(champion: ModelVersion, challenger: ModelVersion) -> str:
     """Which reward model judged, and what it had to do with either policy."""
+    judge = challenger.reward_model or "The reward model"
+    if _is_of_pairs(champion) or _is_of_pairs(challenger):
+        return _note_of_pairs(champion, challenger, judge=judge)
     if champion.reward_model == challenger.reward_model:
-        return (
-            f"{challenger.reward_model or 'The reward model'} judged; both policies were trained against it. The one "
-            "that learnt its errors better wins too."
-        )
+        return f"{judge} judged; both policies were trained against it. The one that learnt its errors better wins too."
     return (
-        f"{challenger.reward_model} judged; the challenger was trained against it, the champion against "
+        f"{judge} judged; the challenger was trained against it, the champion against "
         f"{champion.reward_model or 'another one'}. The challenger wins by that alone: of two equally good policies, "
         "in simulations, it was judged better in 58 to 75 % of answers."
     )
+
+
+def _note_of_pairs(champion: ModelVersion, challenger: ModelVersion, *, judge: str) -> str:
+    """The same where one policy, or both, were trained on pairs and against no reward model."""
+    blind = "If it learned from the same pairs as a policy, it cannot see what they got wrong."
+    if _is_of_pairs(champion) and _is_of_pairs(challenger):
+        return f"{judge} judged; both policies were trained on pairs, neither against it. {blind}"
+    on_pairs, other = ("challenger", "champion") if _is_of_pairs(challenger) else ("champion", "challenger")
+    is_own = other == "challenger" or champion.reward_model == challenger.reward_model
+    teacher = "it" if is_own else champion.reward_model or "another one"
+    favoured = f" That favours the {other}." if is_own else ""
+    return (
+        f"{judge} judged; the {on_pairs} was trained on pairs and not against it, the {other} was trained against "
+        f"{teacher}.{favoured} {blind}"
+    )
+
+
+def _is_of_pairs(policy: ModelVersion) -> bool:
+    return policy.model.stage is StageName.TRAIN_DPO
 
 
 def _champion(book: ChampionBook, record: ChampionRecord, run: PipelineRun) -> ModelVersion:

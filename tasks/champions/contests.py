@@ -60,7 +60,8 @@ class Compared:
         """The contest in which the challenger may not fall further than its budget.
 
         Args:
-            num_bounded: such contests; a fall must be beyond chance at `alpha` over their number (Bonferroni).
+            num_bounded: such contests; a fall must be beyond chance at `alpha` over their number (Bonferroni). Where
+                one must be ruled out, each is tested at `alpha` itself.
         """
         contest = self.contest(rules)
         bounds: dict[str, object] = {
@@ -68,11 +69,17 @@ class Compared:
             "must_rule_out": self.name in rules.rule_out_regression_on,
         }
         if self.difference is not None:
-            figure, alpha = self.difference.figure, rules.alpha / num_bounded
+            figure, alpha, one_sided = self.difference.figure, rules.alpha / num_bounded, 1 - 2 * rules.alpha
+            # Each rule by its own end of the interval: of equal models the lower end is as far below 0 as this.
+            shown = (
+                detectable(figure, confidence=one_sided, power=_POWER)
+                if bounds["must_rule_out"]
+                else detectable(figure, confidence=1 - 2 * alpha, power=_POWER) + rules.budget_of(self.name)
+            )
             bounds |= {
                 "at_most": mean_end(figure, alpha=alpha),
-                "at_least": mean_interval(figure, confidence=1 - 2 * rules.alpha)[0],
-                "detectable": detectable(figure, confidence=1 - 2 * alpha, power=_POWER) + rules.budget_of(self.name),
+                "at_least": mean_interval(figure, confidence=one_sided)[0],
+                "detectable": shown,
             }
         return contest.model_copy(update=bounds)
 

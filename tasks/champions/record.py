@@ -46,7 +46,9 @@ class ModelVersion(Frozen):
     certificate: StoredArtifact = Field(description="Its evaluation, on which the gate decided")
     pairs: StoredArtifact = Field(description="Output of filter_dataset; the model was trained on it")
     dataset: tuple[LineageEntry, ...] = Field(description="The data files that filter_dataset read")
-    reward_model: str = Field("", description="Of a policy: which champion it was trained against and judged by")
+    reward_model: str = Field(
+        "", description="Of a policy: the champion that judged it, and that it was trained against unless on pairs"
+    )
     gate: GateVerdict
     figures: tuple[Metric, ...] = Field((), description="Of the certificate")
     run_name: str

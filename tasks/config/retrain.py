@@ -6,7 +6,11 @@ from pydantic import Field
 
 from containers.contracts.base import Fraction, Frozen
 from containers.contracts.champions import Comparison, Contest
+from containers.formatting import percent
 from containers.report.champions import contest_text, points
+
+# Suites whose possible falls a decision names.
+_MAX_NAMED = 3
 
 
 class RetrainRules(Frozen):
@@ -14,7 +18,8 @@ class RetrainRules(Frozen):
 
     models: Literal["reward_model", "reward_model_and_policy"] = Field(
         "reward_model",
-        description="Models that a retraining trains; a policy is trained against the then champion reward model",
+        description="Models that a retraining trains; the then champion reward model judges the policy, and trains it "
+        "unless `train_dpo` does",
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the paired interval over prompts")
     alpha: float = Field(0.05, gt=0, lt=1, description="The p-value of McNemar's exact test must be below this")
@@ -40,8 +45,9 @@ class RetrainRules(Frozen):
 def wins(comparison: Comparison) -> bool:
     """Whether the challenger takes the champion's place.
 
-    It must be better on the frozen set beyond chance (interval above 0, and p below alpha), by another judge than its
-    own teacher, and must not fall further than its budget on any suite beyond chance.
+    It must be better on the frozen set beyond chance (interval above 0, and p below alpha), by an independent judge (no
+    reward model that trained it, or of its own pairs), and must not fall further than its budget on any suite beyond
+    chance.
     """
     return leads(comparison) and not comparison.judged_by_teacher
 
@@ -62,11 +68,24 @@ def judgement(comparison: Comparison) -> str:
         return f"{champion} stays champion: {challenger} is better on {first.name}, but {fallen}. {_sentence(first)}"
     if comparison.judged_by_teacher:
         return (
-            f"{champion} stays champion until a person decides: {challenger} wins, but by the scores of the reward "
-            f"model that it was trained against, which is no evidence that it is better. Compare their answers; "
-            f"`rlhf promote --model policy --version {comparison.challenger}` makes it champion. {_sentence(first)}"
+            f"{champion} stays champion until a person decides: {challenger} wins, but {_by_which_judge(comparison)}. "
+            f"Compare their answers; `rlhf promote --model policy --version {comparison.challenger}` makes it "
+            f"champion. {_sentence(first)}{_not_excluded(comparison)}"
         )
-    return f"{challenger} is champion now: it is better than {champion} beyond chance. {_sentence(first)}"
+    return (
+        f"{challenger} is champion now: it is better than {champion} beyond chance. "
+        f"{_sentence(first)}{_not_excluded(comparison)}"
+    )
+
+
+def _by_which_judge(comparison: Comparison) -> str:
+    """Why the scores of this judge do not decide."""
+    if comparison.trained_on_pairs:
+        return (
+            "by the scores of a reward model. If that learned from the same pairs as the policy, it cannot see what "
+            "they got wrong"
+        )
+    return "by the scores of the reward model that it was trained against, which is no evidence that it is better"
 
 
 def _is_better(contest: Contest, alpha: float) -> bool:
@@ -100,6 +119,25 @@ def _fall(contest: Contest) -> str:
     fall = points(-contest.difference.value).lstrip("+")
     least = points(-(contest.at_most or 0.0)).lstrip("+")
     return f"falls on {contest.name} by {fall} points, beyond chance by at least {least} points ({allowed})"
+
+
+def _not_excluded(comparison: Comparison) -> str:
+    """The falls that the data leave possible on other suites, the largest first; empty where there is none.
+
+    Example: ` Falls of up to 2.4 points on B and 1.8 on A are not excluded (each one-sided at 95 %).`
+    """
+    falls = [(-item.at_least, item.name) for item in comparison.contests if item.at_least is not None]
+    # A fall that shows as 0.0 points would only puzzle.
+    shown = [(points(fall).lstrip("+"), name) for fall, name in sorted(falls, reverse=True) if round(fall, 3) > 0]
+    if not shown:
+        return ""
+    first, *others = shown
+    named = [f"{first[0]} points on {first[1]}", *(f"{fall} on {name}" for fall, name in others[: _MAX_NAMED - 1])]
+    if len(shown) > _MAX_NAMED:
+        named.append(f"smaller ones on {len(shown) - _MAX_NAMED} more")
+    last = f" and {named[-1]} are" if len(named) > 1 else " is"
+    falls_text = f"{'Falls' if len(named) > 1 else 'A fall'} of up to {', '.join(named[:-1] or named)}{last}"
+    return f" {falls_text} not excluded (each one-sided at {percent(1 - comparison.alpha)})."
 
 
 def _regressions(comparison: Comparison) -> tuple[Contest, ...]:

@@ -8,16 +8,23 @@ from containers.contracts.funnel import FunnelStep
 from containers.data.funnel import FunnelCounter, Split, Tally, funnel_table
 from containers.harness.errors import BadDataError
 
+# With more of the prompts in one group, no share that is held out comes near the one that was wanted.
+_MOST_ALIKE = 0.5
 _SOURCE_NAMES: dict[Split, str] = {"train": "training source", "validation": "validation source"}
 
 
 @dataclass(frozen=True)
 class PairsLeft:
-    """Pairs that passed every filter, by what they are for; `set_aside` are those whose prompts went to the policy."""
+    """Pairs that passed every filter, by what they are for; `set_aside` are those whose prompts went to the policy.
+
+    Attributes:
+        share_alike: of all prompts, the share in the largest group that a split keeps on one side.
+    """
 
     train: int
     validation: int
     set_aside: int
+    share_alike: float = 0.0
 
 
 def check_floors(
@@ -46,7 +53,15 @@ def check_floors(
     # Without a validation source, the validation pairs come out of the training source.
     judged = {split if split in counter.of_source else "train": None for split in short}
     tables = "\n\n".join(_table(counter, source) for source in judged)
-    if list(short) == ["validation"] and "validation" not in counter.of_source:
+    are_enough = left.train + left.validation + left.set_aside >= (
+        config.minimum_train_pairs + config.minimum_validation_pairs
+    )
+    if are_enough and "validation" not in counter.of_source and left.share_alike > _MOST_ALIKE:
+        advice = (
+            f"{left.share_alike:.0%} of the prompts are alike, so a split keeps them on one side: bring other prompts "
+            "or a validation file, or set filter_dataset.similar_prompts to report, which divides them."
+        )
+    elif list(short) == ["validation"] and "validation" not in counter.of_source:
         advice = (
             f"There is no validation file, so about {config.validation_fraction:.0%} of the prompts are held out: "
             f"raise filter_dataset.validation_fraction."

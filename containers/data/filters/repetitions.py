@@ -25,7 +25,7 @@ _COMPARED = 4
 
 
 def most_texts_sharing(num_texts: int, *, limit: int) -> int:
-    """The number of texts that may share a run which is not of a template.
+    """The number of texts that may share a run which is not of a template, where rows are dropped for it.
 
     Example: with a limit of 100, 4 of 30 texts, 50 of 500, 100 of 20,000.
     """
@@ -57,10 +57,9 @@ def repeating_texts(words: PromptWords, *, overlap: float, limit: int) -> Iterat
     is_other = quoted != texts
     yield from zip(quoted[is_other].tolist(), texts[is_other].tolist(), strict=True)
     groups, num_texts = _groups_of_equal(runs)
-    most = most_texts_sharing(words.lengths.size, limit=limit)
-    is_own = are_outside(words.numbers.size, runs.starts[num_texts[groups] > most])
+    is_own = are_outside(words.numbers.size, runs.starts[num_texts[groups] > limit])
     num_own = np.diff(np.append(0, np.cumsum(is_own))[words.ends], prepend=0)
-    shared = (num_texts[groups] > 1) & (num_texts[groups] <= most)
+    shared = (num_texts[groups] > 1) & (num_texts[groups] <= limit)
     one, other, start = _runs_with_other_texts(groups[shared], runs.take(shared))
     pairs, repeated = words_repeated_by_pair(one * words.lengths.size + other, start, is_own=is_own)
     first, second = pairs // words.lengths.size, pairs % words.lengths.size

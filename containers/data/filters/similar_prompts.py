@@ -10,8 +10,8 @@ Prompts that are alike to the same prompt are in one group.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations
 from operator import ne
 
@@ -23,7 +23,7 @@ from containers.data.filters.prompt_words import (
     PromptWords,
     text_of_turns,
 )
-from containers.data.filters.repetitions import repeating_texts
+from containers.data.filters.repetitions import most_texts_sharing, repeating_texts
 from containers.data.filters.run_numbers import Flags, Numbers, span_numbers, words_of
 
 # "right" and "light" are five letters, "Iran" and "Iraq" four: one letter of a short word is another word.
@@ -73,6 +73,11 @@ class PromptGroups:
             found[self.of(prompt_id)].append(prompt_id)
         return dict(found)
 
+    def largest_share(self, prompt_ids: Collection[str]) -> float:
+        """The share of these prompts in the group that has the most of them; 0 where there is none."""
+        sizes = Counter(self.of(prompt_id) for prompt_id in prompt_ids)
+        return max(sizes.values(), default=0) / max(1, len(prompt_ids))
+
 
 def similar_prompts(prompts: Prompts, *, overlap: float) -> PromptGroups:
     """The groups among these prompts.
@@ -81,12 +86,20 @@ def similar_prompts(prompts: Prompts, *, overlap: float) -> PromptGroups:
         prompts: the different prompts.
         overlap: share of a prompt's words that another one must repeat.
     """
-    return _grouped(prompts, overlap=overlap, limit=_LIMIT)
+    return _grouped(prompts, overlap=overlap, limit=most_texts_sharing(len(prompts.turns), limit=_LIMIT))
 
 
 def prompts_for_split(prompts: Prompts, *, overlap: float) -> PromptGroups:
-    """Larger groups, to keep together where prompts are divided: half of a prompt repeated is enough."""
-    return _grouped(prompts, overlap=min(overlap, _OVERLAP_FOR_SPLIT), limit=_LIMIT_FOR_SPLIT)
+    """Larger groups, to keep together where prompts are divided: half of a prompt repeated is enough.
+
+    A run is of a template only in more than 100 prompts, of few prompts too: a split costs no row. But where all
+    prompts would be one group, nothing could be divided; then a run of more than a tenth of them is of a template.
+    """
+    overlap, num_prompts = min(overlap, _OVERLAP_FOR_SPLIT), len(prompts.turns)
+    groups = _grouped(prompts, overlap=overlap, limit=_LIMIT_FOR_SPLIT)
+    if len({groups.of(prompt_id) for prompt_id in prompts.turns}) != 1:
+        return groups
+    return _grouped(prompts, overlap=overlap, limit=most_texts_sharing(num_prompts, limit=_LIMIT_FOR_SPLIT))
 
 
 def _grouped(prompts: Prompts, *, overlap: float, limit: int) -> PromptGroups:

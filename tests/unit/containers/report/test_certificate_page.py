@@ -2,11 +2,16 @@
 
 import re
 
+import pytest
+
 from containers.contracts.certificate import TEST_SUITE, CalibrationBin, Certificate, ScoreParity
+from containers.contracts.outcome import Metric
 from containers.contracts.records import GateVerdict
 from containers.document.html import page_html
 from containers.report.certificate_page import certificate_page
 from containers.report.figures import calibration_plot
+from tasks.config.gate_rules import accuracy_rule
+from tasks.config.gates import RewardModelGate
 from tests.unit.factories.report.certificate_records import reward_model_certificate
 from tests.unit.factories.report.report_records import gate
 
@@ -92,6 +97,40 @@ def test_a_suite_below_its_own_minimum_is_the_headline() -> None:
     first = found.suites[0].model_copy(update={"minimum_accuracy": 0.95})
     html = certificate_html(found.model_copy(update={"suites": (first, *found.suites[1:])}))
     assert f"Below its minimum on {TEST_SUITE}." in html
+
+
+def with_score(score: Metric | None, minimum: float) -> Certificate:
+    found = reward_model_certificate()
+    first = found.suites[0].model_copy(update={"score": score, "minimum_accuracy": minimum})
+    return found.model_copy(
+        update={"suites": (first, *(suite.model_copy(update={"minimum_accuracy": None}) for suite in found.suites[1:]))}
+    )
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        Metric(name="score", value=0.75, unit="fraction", count=99, ci_low=0.65, ci_high=0.83),
+        Metric(name="score", value=0.75, unit="fraction", count=99),
+        None,
+    ],
+    ids=["interval", "no interval", "no score"],
+)
+@pytest.mark.parametrize("minimum", [0.6, 0.65, 0.7, 0.75, 0.8])
+def test_a_minimum_is_held_as_the_gate_of_a_run_holds_it(score: Metric | None, minimum: float) -> None:
+    found = with_score(score, minimum)
+    rule = accuracy_rule(found.suites[0], minimum, RewardModelGate().held_by)
+    assert rule is not None
+    html = certificate_html(found)
+    assert ("Below its minimum on" in html) is not rule.passed
+    assert "A minimum is kept if the lower end of the interval reaches it" in html
+
+
+def test_what_holds_a_minimum_is_said_by_the_verdict_where_there_is_one_and_not_at_all_without_a_minimum() -> None:
+    found = with_score(None, 0.7)
+    assert "A minimum is kept" not in certificate_html(found, gate("reward_model"))
+    none = found.suites[0].model_copy(update={"minimum_accuracy": None})
+    assert "A minimum is kept" not in certificate_html(found.model_copy(update={"suites": (none, *found.suites[1:])}))
 
 
 def test_the_verdict_of_a_run_stands_on_top_and_a_waiver_says_who_and_why() -> None:

@@ -43,6 +43,7 @@ def contest(name: str, value: float, *, budget: float | None = None) -> Contest:
         detectable=0.071,
         budget=budget,
         at_most=None if budget is None else 0.02,
+        at_least=None if budget is None else -0.026,
     )
 
 
@@ -88,19 +89,19 @@ def test_a_new_champion_is_the_headline_with_the_figures_and_what_became_of_the_
     page, markdown = report(made, written(decided()))
     assert page.banner == f"good: Version 2 of {MODEL} is champion now."
     assert re.search(r"Version 2 against champion 1 ?measured ?\+8\.1 points \+5\.1 to \+11\.1", page.text)
-    assert "accuracy on the frozen pairs, n = 384 of 48 prompts, p = 0.00210" in page.text
+    assert "accuracy on the frozen pairs, n = 384 pairs of 48 prompts, p = 0.00210" in page.text
     assert "The alias “champion” of demo-reward-model in MLflow was moved from version 1 to version 2." in page.text
     assert (
-        "the frozen pairs (accuracy) 384 48 prompts 91.4 % 83.3 % +8.1 +5.1 to +11.1 64 33 0.00210 — — 7.1 points"
-        in page.text
+        "the frozen pairs (accuracy) 384 pairs 48 prompts 91.4 % 83.3 % +8.1 +5.1 to +11.1 64 33 0.00210 "
+        "— — — 7.1 points" in page.text
     )
     assert (
-        "safety (accuracy) 384 48 prompts 82.8 % 83.3 % −0.5 −3.5 to +2.5 64 33 0.00210 1.0 points +2.0 7.1 points"
-        in page.text
+        "safety (accuracy) 384 pairs 48 prompts 82.8 % 83.3 % −0.5 −3.5 to +2.5 64 33 0.00210 "
+        "1.0 points −2.6 +2.0 7.1 points" in page.text
     )
     assert "Reward model champion new champion · version 2" in page.text
     assert f"## {MODEL}: ✔ new champion" in markdown
-    assert "| the frozen pairs (accuracy) | 384 (48 prompts) |" in markdown
+    assert "| the frozen pairs (accuracy) | 384 pairs (48 prompts) |" in markdown
     assert "was moved from version 1 to version 2" in markdown
 
 

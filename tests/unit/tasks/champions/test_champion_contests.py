@@ -1,18 +1,22 @@
 """Champion and challenger are compared on the same items, and on none that one of them was trained on."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from containers.contracts.certificate import SuiteEvaluation
+from containers.contracts.configs.evaluate_reward_model import SuiteFile
 from containers.contracts.names import CERTIFICATE_FILE, COMPLETIONS_FILE
 from containers.data.rows import prompt_identity
 from containers.evals.item_scores import write_item_scores
+from containers.evals.paired import clustered_difference
 from containers.report.champions import contest_text
-from tasks.champions.contests import policy_contest, reward_model_contests
-from tasks.champions.seen import seen_prompts
+from tasks.champions.contests import Compared, policy_contest, reward_model_contests
+from tasks.champions.seen import seen_prompts, suite_prompts
 from tasks.config.retrain import RetrainRules
 from tests.unit.factories.report.certificate_artifact import identity, scored_pair
 from tests.unit.factories.report.certificate_factory import certificate
@@ -110,11 +114,32 @@ def test_a_frozen_prompt_that_is_like_a_training_prompt_counts_as_seen(tmp_path:
         seen = seen_prompts(tmp_path, frozen, overlap=0.9, with_policy=False, with_tune=with_tune)
         assert seen & held_out == {identity(question)}
         assert (identity(spider) in seen) is with_tune
-    by_identity = seen_prompts(tmp_path, frozen, overlap=None, with_policy=False, with_tune=False)
-    assert not by_identity & held_out
     learnt = _prompts(tmp_path / "demonstrations.parquet", "What does Ben sell on Mondays?")
     seen = seen_prompts(tmp_path, frozen, overlap=0.9, with_policy=False, with_tune=False, others=[learnt])
     assert seen & held_out == held_out, "what the start model was fine-tuned on counts"
+
+
+def test_what_a_split_keeps_on_one_side_counts_as_seen_also_in_a_suite(tmp_path: Path) -> None:
+    """Half of a prompt, and up to a hundred wordings: the filter's own rows are dropped by less."""
+    text = "Natalia sold clips to many of her friends in April and then she sold half as many clips in May."
+    wordings = [
+        f"{place}: {text} So how would you explain that to {place} pupils of mine today?" for place in range(12)
+    ]
+    other = "Which bus goes from the old harbour to the museum on Sunday mornings in winter?"
+    many = [f"The {place}th question is about the number {place * place}." for place in range(300)]
+    _prompts(tmp_path / "train.parquet", *wordings[:10], *many)
+    frozen = _prompts(tmp_path / "frozen.parquet", wordings[10], other)
+    suite = {identity(prompt): [{"role": "user", "content": prompt}] for prompt in (wordings[11], f"{other} Or not?")}
+    seen = seen_prompts(tmp_path, frozen, overlap=0.9, with_policy=False, with_tune=False, suites=[suite])
+    assert identity(wordings[10]) in seen and identity(wordings[11]) in seen
+    assert identity(other) not in seen and identity(f"{other} Or not?") not in seen
+
+
+def test_prompts_of_suites_are_read_as_the_certificate_reads_them(tmp_path: Path) -> None:
+    row = {"prompt": "Which bus goes there?", "chosen": "Line 4.", "rejected": "None."}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    (found,) = suite_prompts([SuiteFile(name="own", path=str(tmp_path / "pairs.jsonl"))])
+    assert found.keys() == {identity("Which bus goes there?")}
 
 
 def test_suites_are_compared_by_their_own_score_and_all_together(tmp_path: Path) -> None:
@@ -134,6 +159,26 @@ def test_suites_are_compared_by_their_own_score_and_all_together(tmp_path: Path)
     assert together.difference is not None and together.difference.value == pytest.approx(-45 / 800)
     assert fallen.detectable is not None and together.detectable is not None
     assert fallen.detectable > together.detectable > 0.01
+
+
+def _of_equal_models(random: np.random.Generator, *, num_items: int = 1500) -> Compared:
+    """What two models do that differ on a tenth of the items, and are equally good."""
+    values = random.choice([1.0, -1.0, 0.0], p=[0.05, 0.05, 0.9], size=num_items).tolist()
+    found = clustered_difference(values, list(map(str, range(num_items))), confidence=0.95)
+    return Compared("safety", "score", found, champion=0.7, challenger=0.7)
+
+
+@pytest.mark.parametrize("num_bounded", [1, 6])
+def test_where_a_fall_must_be_ruled_out_the_power_is_that_of_this_rule(num_bounded: int) -> None:
+    random = np.random.default_rng(7)
+    must = RetrainRules(rule_out_regression_on=("safety",), regression_budget=0.0)
+    shown = _of_equal_models(random).bounded_contest(must, num_bounded=num_bounded).detectable
+    assert shown is not None
+    budget = RetrainRules(rule_out_regression_on=("safety",), regression_budget=shown)
+    passes = [
+        not _of_equal_models(random).bounded_contest(budget, num_bounded=num_bounded).regresses for _ in range(400)
+    ]
+    assert 0.73 < np.mean(passes) < 0.87
 
 
 @pytest.mark.stages

@@ -52,6 +52,7 @@ def decide(
     gates: tuple[GateVerdict, ...] = (),
     said: list[str] | None = None,
     tags: dict[str, str] | None = None,
+    filters: FilterDatasetConfig | None = None,
 ) -> Decision:
     """The decision on that version of the book, or on a new model, as the task of a retraining makes it."""
     made = new or next(item for item in book.read().versions if item.number == version)
@@ -70,7 +71,9 @@ def decide(
         prefect_url="",
         history=SimpleNamespace(last=lambda stage: None),
         record_of=records.get,
-        config=SimpleNamespace(run=SimpleNamespace(name="demo"), filter_dataset=FilterDatasetConfig(), train_sft=None),
+        config=SimpleNamespace(
+            run=SimpleNamespace(name="demo"), filter_dataset=filters or FilterDatasetConfig(), train_sft=None
+        ),
     )
     monkeypatch.setattr(decide_champion, "compare_reward_models", compare)
     # What a person sees: the terminal and the MLflow run; Prefect and the report have tests of their own.
@@ -169,8 +172,14 @@ def test_a_version_keeps_the_requests_whose_results_its_run_used(tmp_path: Path)
     }
 
 
-def new_model(store: Path, *, frozen: tuple[str, ...] = ("c", "d"), tune: tuple[str, ...] = ("b",)) -> Any:
-    """A model that the book does not know, whose prompts are these letters."""
+def new_model(
+    store: Path,
+    *,
+    train: tuple[str, ...] = ("a",),
+    frozen: tuple[str, ...] = ("c", "d"),
+    tune: tuple[str, ...] = ("b",),
+) -> Any:
+    """A model that the book does not know, whose prompts are these."""
 
     def rows(*prompts: str) -> bytes:
         found = [{"pair_id": text, "prompt": [{"role": "user", "content": text}]} for text in prompts]
@@ -178,7 +187,7 @@ def new_model(store: Path, *, frozen: tuple[str, ...] = ("c", "d"), tune: tuple[
         pq.write_table(pa.Table.from_pylist(found), file)
         return file.getvalue()
 
-    files = {TRAIN_PAIRS_FILE: rows("a"), TUNE_PAIRS_FILE: rows(*tune), FROZEN_PAIRS_FILE: rows(*frozen)}
+    files = {TRAIN_PAIRS_FILE: rows(*train), TUNE_PAIRS_FILE: rows(*tune), FROZEN_PAIRS_FILE: rows(*frozen)}
     return SimpleNamespace(
         model=publish(store, StageName.TRAIN_REWARD_MODEL, "a new model"),
         certificate=publish(store, StageName.EVALUATE_REWARD_MODEL, "a new certificate"),
@@ -198,14 +207,29 @@ def test_the_first_that_passes_is_champion_and_its_frozen_pairs_judge_every_late
         raise AssertionError("compared with nothing")
 
     book = make_book(tmp_path, num_versions=0, champions=())
-    decision = decide(book, monkeypatch, new=new_model(tmp_path), compare=compare)
+    decision = decide(book, monkeypatch, new=new_model(tmp_path, frozen=("c", "d", "c")), compare=compare)
     assert (decision.kind, decision.champion_before, decision.champion_after, decision.version) == ("first", None, 1, 1)
-    assert "The 2 frozen pairs of its data judge every later challenger." in decision.text
+    assert "What is frozen of its data (3 pairs of 2 prompts) judges every later challenger." in decision.text
     record = record_of(book)
     assert record.champion is not None and record.champion.number == 1
     assert record.frozen is not None
-    assert (record.frozen.count, record.frozen.from_version, record.frozen.was_chosen_on) == (2, 1, False)
+    assert (record.frozen.count, record.frozen.from_version, record.frozen.was_chosen_on) == (3, 1, False)
     assert letters(book, 1) == {"a", "b"}, "the pairs that chose its checkpoint were seen as well"
+
+
+@pytest.mark.parametrize("choice", ["drop", "report", "off"])
+def test_a_frozen_prompt_like_a_training_prompt_was_seen_whatever_the_filter_does_with_such_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str
+) -> None:
+    book = make_book(tmp_path, num_versions=0, champions=())
+    model = new_model(
+        tmp_path, train=("How do I learn to rollerblade?",), frozen=("how do I learn to roller-blade", "c")
+    )
+    decide(book, monkeypatch, new=model, filters=FilterDatasetConfig.model_validate({"similar_prompts": choice}))
+    like, other = (
+        prompt_identity([{"role": "user", "content": text}]) for text in ("how do I learn to roller-blade", "c")
+    )
+    assert like in book.training_prompts(1) and other not in book.training_prompts(1)
 
 
 def test_frozen_pairs_that_also_chose_the_checkpoint_are_no_reason_to_leave_all_of_them_out(

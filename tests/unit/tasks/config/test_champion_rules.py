@@ -63,6 +63,44 @@ def test_a_win_by_the_scores_of_its_own_teacher_moves_nothing() -> None:
     assert "rlhf promote --model policy --version 2" in text
 
 
+def test_a_win_of_a_policy_that_was_trained_on_pairs_is_not_said_to_be_by_its_teacher() -> None:
+    of_pairs = {"judged_by_teacher": True, "trained_on_pairs": True}
+    comparison = _comparison(contest(64, 33, both=287)).model_copy(update=of_pairs)
+    assert leads(comparison) and not wins(comparison)
+    text = judgement(comparison)
+    assert "trained against" not in text
+    assert "If that learned from the same pairs as the policy, it cannot see what they got wrong." in text
+    assert "rlhf promote --model policy --version 2" in text
+
+
+def _suite(name: str, at_least: float | None) -> Contest:
+    return contest(0, 0, both=100, name=name, budget=0.05).model_copy(update={"at_least": at_least})
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ({"A": -0.018, "B": -0.024}, "Falls of up to 2.4 points on B and 1.8 on A are not excluded (each one-sided"),
+        ({"A": -0.018, "B": 0.003}, "A fall of up to 1.8 points on A is not excluded (each one-sided at 95.0 %)."),
+        (
+            {"A": -0.01, "B": -0.05, "C": -0.02, "D": -0.03, "E": -0.011},
+            "Falls of up to 5.0 points on B, 3.0 on D, 2.0 on C and smaller ones on 2 more are not excluded",
+        ),
+    ],
+)
+@pytest.mark.parametrize("by_teacher", [False, True])
+def test_a_win_says_which_falls_are_not_excluded(ends: dict[str, float], said: str, by_teacher: bool) -> None:
+    suites = [_suite(name, end) for name, end in ends.items()]
+    comparison = _comparison(contest(64, 33, both=287), *suites).model_copy(update={"judged_by_teacher": by_teacher})
+    assert leads(comparison)
+    assert said in judgement(comparison)
+
+
+@pytest.mark.parametrize("end", [0.002, 0.0, -0.0004, None])
+def test_a_win_without_a_possible_fall_speaks_of_none(end: float | None) -> None:
+    assert "excluded" not in judgement(_comparison(contest(64, 33, both=287), _suite("A", end)))
+
+
 def test_what_the_frozen_set_could_have_shown_is_said_where_nothing_was_found() -> None:
     text = judgement(_comparison(contest(40, 33, both=427)))
     assert "such data show a true difference of +4.8 points or more in 80 % of cases" in text

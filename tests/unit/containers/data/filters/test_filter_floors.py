@@ -44,6 +44,38 @@ def test_a_floor_names_the_numbers_and_the_setting(tmp_path: Path, hundred: Path
         Run(tmp_path / "2", {"train_data": hundred}, minimum_validation_pairs=50)
 
 
+def test_prompts_that_a_split_keeps_together_are_named_where_they_leave_one_side_too_small(tmp_path: Path) -> None:
+    question = (
+        "Natalia sold clips to many of her friends in April and then half as many clips in May, how many is that?"
+    )
+    wordings = [f"The {n}th pupil of {n + 3} asks: {question} Tell class {n} of {n + 5}." for n in range(60)]
+    prompts = [*wordings, "Which bus goes there?", "Who wrote this book?"]
+    rows = [helpsteer3(n, context=[{"role": "user", "content": prompt}]) for n, prompt in enumerate(prompts)]
+    path = write(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(
+        BadDataError, match=r"97% of the prompts are alike.* set filter_dataset\.similar_prompts to report"
+    ):
+        Run(
+            tmp_path / "1",
+            {"train_data": path},
+            validation_fraction=0.3,
+            minimum_validation_pairs=10,
+            minimum_train_pairs=10,
+        )
+    done = Run(
+        tmp_path / "2",
+        {"train_data": path},
+        validation_fraction=0.3,
+        minimum_validation_pairs=10,
+        minimum_train_pairs=10,
+        similar_prompts="report",
+    )
+    assert done.funnel.validation_pairs >= 10
+    # Of too few rows it is the filters that left too few.
+    with pytest.raises(BadDataError, match=r"raise filter_dataset\.validation_fraction"):
+        Run(tmp_path / "3", {"train_data": path}, validation_fraction=0.3, minimum_validation_pairs=100)
+
+
 def test_an_empty_file_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(BadDataError, match="holds no row at all"):
         Run(tmp_path, {"train_data": write(tmp_path / "empty.jsonl", [])})

@@ -60,6 +60,25 @@ def test_fifty_wordings_are_one_group_and_a_thousand_prompts_with_one_instructio
     assert len(groups_of(filled, beside=[])) > 900
 
 
+@pytest.mark.parametrize("num_prompts", [30, 200])
+@pytest.mark.parametrize("number", [5, 8, 12, 21, 25])
+def test_wordings_of_one_question_are_one_group_in_small_data_too(num_prompts: int, number: int) -> None:
+    words = Words(7)
+    question = words.text(30)
+    # Each with words of its own on both sides: none stands whole in another.
+    wordings = [f"{words.text(6)} {question} {words.text(6)}" for _ in range(number)]
+    others = words.texts(num_prompts - number)
+    assert len(groups_of(wordings, beside=others)) == 1
+    assert len(groups_of(others, beside=wordings)) == len(others)
+
+
+@pytest.mark.parametrize("num_prompts", [30, 80])
+def test_one_instruction_that_all_prompts_share_leaves_something_to_divide(num_prompts: int) -> None:
+    words = Words(8)
+    instruction = words.text(40)
+    assert len(groups_of([f"{instruction} {words.text(10)}" for _ in range(num_prompts)], beside=[])) == num_prompts
+
+
 def test_a_prompt_that_stands_whole_in_more_prompts_than_a_template_may_be_in_is_like_each_of_them() -> None:
     words = Words(6)
     question = words.text(20)

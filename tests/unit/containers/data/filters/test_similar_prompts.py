@@ -95,6 +95,13 @@ def test_what_many_prompts_share_is_a_template_and_makes_none_alike() -> None:
     assert len(similar_prompts(Prompts({land: filled[land] for land in lands[:2]}), overlap=0.9).members()) == 1
 
 
+def test_the_largest_group_is_told_as_a_share_of_the_prompts() -> None:
+    groups = PromptGroups()
+    assert groups.largest_share([]) == 0
+    groups.join("a", "b")
+    assert (groups.largest_share("abcd"), groups.largest_share("bcde")) == (0.5, 0.25)
+
+
 def test_so_many_texts_share_a_run_that_is_of_no_template() -> None:
     assert [most_texts_sharing(count, limit=100) for count in (2, 30, 80, 500, 1000, 20_000)] == [4, 4, 8, 50, 100, 100]
 
