@@ -16,6 +16,7 @@ from containers.contracts.digests import read_manifest
 from containers.contracts.names import (
     FROZEN_PAIRS_FILE,
     POLICY_FROZEN_PROMPTS_FILE,
+    TEST_PAIRS_FILE,
     TRAIN_DEMONSTRATIONS_FILE,
     TRAIN_PAIRS_FILE,
     TUNE_PAIRS_FILE,
@@ -201,12 +202,13 @@ def _fine_tuning_rows(run: PipelineRun, book: ChampionBook) -> tuple[Path, ...]:
 
 
 def _frozen(book: ChampionBook, pairs: Path, *, from_version: int) -> FrozenSet:
-    source = pairs / _FROZEN_FILES[book.kind]
+    source, of_pairs = pairs / _FROZEN_FILES[book.kind], book.kind == "reward_model"
     return book.freeze(
         source,
         count=pq.read_metadata(source).num_rows,
         from_version=from_version,
-        was_chosen_on=book.kind == "reward_model" and same_pairs(pairs, TUNE_PAIRS_FILE, FROZEN_PAIRS_FILE) > 0,
+        was_chosen_on=of_pairs and same_pairs(pairs, TUNE_PAIRS_FILE, FROZEN_PAIRS_FILE) > 0,
+        was_certified_on=of_pairs and same_pairs(pairs, TEST_PAIRS_FILE, FROZEN_PAIRS_FILE) > 0,
     )
 
 

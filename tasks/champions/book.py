@@ -123,8 +123,12 @@ class ChampionBook:
                 f"name another version; `rlhf champion` lists them."
             ) from error
 
-    def freeze(self, source: Path, *, count: int, from_version: int, was_chosen_on: bool = False) -> FrozenSet:
-        """Copy `source` for later comparisons. Its folder is named by the digest, so it is never replaced."""
+    def freeze(self, source: Path, *, count: int, from_version: int, **was_used: bool) -> FrozenSet:
+        """Copy `source` for later comparisons. Its folder is named by the digest, so it is never replaced.
+
+        Args:
+            **was_used: for what else, as `FrozenSet` has it.
+        """
         digest = file_sha256(source)
         folder = self.folder / f"frozen-{digest[:12]}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +138,7 @@ class ChampionBook:
             sha256=digest,
             count=count,
             from_version=from_version,
-            was_chosen_on=was_chosen_on,
+            **was_used,
         )
 
     def require_frozen(self, record: ChampionRecord) -> FrozenSet:

@@ -94,11 +94,17 @@ def compare_policies(
 
 
 def _frozen_notes(record: ChampionRecord) -> tuple[str, ...]:
-    if record.frozen is None or not record.frozen.was_chosen_on:
+    frozen = record.frozen
+    if frozen is None or not (frozen.was_chosen_on or frozen.was_certified_on):
         return ()
+    if frozen.was_chosen_on:
+        return (
+            f"The frozen pairs also chose the checkpoint of version {frozen.from_version}, since too few prompts were "
+            "held out: the comparison favours it by some tenths of a point to some points.",
+        )
     return (
-        f"The frozen pairs also chose the checkpoint of version {record.frozen.from_version}, since too few prompts "
-        "were held out: the comparison favours it by some tenths of a point to some points.",
+        f"The certificate of version {frozen.from_version} is of the frozen pairs, too, since too few prompts were "
+        "held out: a version that was picked by its certificate was picked on the pairs that judge here.",
     )
 
 

@@ -76,6 +76,7 @@ class FrozenSet(Frozen):
     count: int = Field(ge=1, description="Pairs, or prompts of a policy")
     from_version: int = Field(ge=1, description="Whose data it comes from")
     was_chosen_on: bool = Field(False, description="These pairs also chose that version's checkpoint")
+    was_certified_on: bool = Field(False, description="That version's certificate is of these pairs, too")
 
 
 class Decision(Frozen):

@@ -13,11 +13,12 @@ import pytest
 from containers.contracts.champions import Comparison, Contest
 from containers.contracts.configs.evaluate_reward_model import EvaluateRewardModelConfig
 from containers.contracts.configs.filter_dataset import FilterDatasetConfig
-from containers.contracts.names import FROZEN_PAIRS_FILE, TRAIN_PAIRS_FILE, TUNE_PAIRS_FILE, StageName
+from containers.contracts.names import FROZEN_PAIRS_FILE, TEST_PAIRS_FILE, TRAIN_PAIRS_FILE, TUNE_PAIRS_FILE, StageName
 from containers.contracts.records import GateDecision, GateRule, GateVerdict
 from containers.data.rows import prompt_identity
 from tasks import decide_champion
 from tasks.champions.book import ChampionBook, ChampionMovedError, promoted_by_hand
+from tasks.champions.comparison import _frozen_notes
 from tasks.champions.record import Decision
 from tasks.config.retrain import RetrainRules
 from tasks.store.history import StageMemory
@@ -178,6 +179,7 @@ def new_model(
     train: tuple[str, ...] = ("a",),
     frozen: tuple[str, ...] = ("c", "d"),
     tune: tuple[str, ...] = ("b",),
+    test: tuple[str, ...] = (),
 ) -> Any:
     """A model that the book does not know, whose prompts are these."""
 
@@ -188,6 +190,7 @@ def new_model(
         return file.getvalue()
 
     files = {TRAIN_PAIRS_FILE: rows(*train), TUNE_PAIRS_FILE: rows(*tune), FROZEN_PAIRS_FILE: rows(*frozen)}
+    files |= {TEST_PAIRS_FILE: rows(*test)} if test else {}
     return SimpleNamespace(
         model=publish(store, StageName.TRAIN_REWARD_MODEL, "a new model"),
         certificate=publish(store, StageName.EVALUATE_REWARD_MODEL, "a new certificate"),
@@ -240,6 +243,15 @@ def test_frozen_pairs_that_also_chose_the_checkpoint_are_no_reason_to_leave_all_
     record = record_of(book)
     assert record.frozen is not None and record.frozen.was_chosen_on
     assert letters(book, 1) == {"a"}
+
+
+def test_frozen_pairs_that_also_certified_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = make_book(tmp_path, num_versions=0, champions=())
+    decide(book, monkeypatch, new=new_model(tmp_path, frozen=("c", "d"), test=("c", "d")))
+    record = record_of(book)
+    assert record.frozen is not None and record.frozen.was_certified_on and not record.frozen.was_chosen_on
+    (note,) = _frozen_notes(record)
+    assert "The certificate of version 1 is of the frozen pairs, too" in note
 
 
 def test_a_new_challenger_gets_the_next_number_and_the_first_champions_frozen_pairs(
