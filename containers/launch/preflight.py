@@ -97,7 +97,7 @@ def _host_shm(wanted: int) -> CheckFinding:
     found = f"{size(total)}, {size(free)} free"
     if total < wanted:
         advice = f"`mount -o remount,size={math.ceil(wanted / 1024**2)}M /dev/shm`, start the container with "
-        advice += "--shm-size, or lower shm_size_gib."
+        advice += "--shm-size, the pod with a volume in memory (docs/kubernetes.md), or lower shm_size_gib."
         verdict: Verdict = "failure"
     elif free < wanted:
         verdict, advice = "warning", "Other programs fill it: `ls -la /dev/shm` shows files of dead processes."
