@@ -21,12 +21,12 @@ pytestmark = pytest.mark.shared_data
 
 SUITES = {"rm_bench": "rmbench_pairs.jsonl.gz", "judge_bench": "judgebench_pairs.jsonl.gz"}
 RECORDED = {
-    "human_rows_and_suites": "803f2d5187f709e5",
-    "transcripts": "fc495a23b349dc69",
-    "transcripts_beside_validation": "a0a26fb2640f45e5",
-    "every_defect": "9b471475d27ee22e",
-    "nearly_the_same_rows": "943ec5ce7004477f",
-    "a_mixture": "700ba4cfd6d67ad6",
+    "human_rows_and_suites": "40cd708430a359b5",
+    "transcripts": "6969c2af500fabad",
+    "transcripts_beside_validation": "69e4b92661e8d7d3",
+    "every_defect": "7b1ed30acf56211d",
+    "nearly_the_same_rows": "90dfa4a0f1c97f0b",
+    "a_mixture": "e78f8fe86f97eb01",
 }
 Inputs = dict[str, Path]
 
