@@ -151,6 +151,10 @@ def _cell(
     return Cell(name, held, width / (3.92 * spread) if spread else math.nan)
 
 
+def _width(cell: Cell) -> str:
+    return "–" if math.isnan(cell.relative_width) else f"{cell.relative_width:.2f}"
+
+
 _KINDS = {
     "Shares": share_cells,
     "Weighted scores": weighted_cells,
@@ -166,7 +170,7 @@ def coverage_text(*, draws: int, seed: int) -> tuple[str, int]:
     parts, short = [], 0
     for title, cells_of in _KINDS.items():
         cells = sorted(cells_of(np.random.default_rng(seed), draws), key=lambda cell: cell.coverage)
-        lines = [f"| {cell.setting} | {cell.coverage:.1%} | {cell.relative_width:.2f} |" for cell in cells[:12]]
+        lines = [f"| {cell.setting} | {cell.coverage:.1%} | {_width(cell)} |" for cell in cells[:12]]
         short += sum(cell.coverage < _WANTED for cell in cells) if title != "Means" else 0
         mean = np.mean([cell.coverage for cell in cells])
         parts.append(
