@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.truth.coverage import Cell, mean_cells, small_subset_cells, weighted_cells, win_rate_cells
 
+pytestmark = pytest.mark.waits
 _DRAWS = 400
 
 

@@ -89,6 +89,7 @@ def test_it_is_what_the_package_of_alpaca_eval_says_without_difficulties(package
     assert abs(ours - sum(points) / len(points)) < 0.05
 
 
+@pytest.mark.waits
 def test_the_interval_is_over_prompts_and_as_wide_as_the_evidence() -> None:
     points, lengths, baseline = drawn(240, better=0.5, longer=50)
     widths = []

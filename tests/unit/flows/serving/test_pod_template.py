@@ -15,6 +15,7 @@ from containers.contracts.hardware import GpuProfile
 from flows.cli.main import main
 from flows.serving.pod_template import job_template
 
+pytestmark = pytest.mark.waits  # Kubernetes' client takes seconds to load
 RUN = "configs/runs/helpsteer3-qwen3-8b.yaml"
 EIGHT = GpuProfile(name="8x80gb", num_gpus=8, num_processes=8, gpu_memory_gib=80, shm_size_gib=32, num_threads=4)
 ON_CPU = GpuProfile(name="cpu", num_gpus=0, precision="float32", shm_size_gib=0.5)
