@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from transformers import PreTrainedModel, TrainerCallback
@@ -77,6 +77,24 @@ class ShapeTraining(PolicyTraining):
     """The stage's training, on a model of the shape in the request and on made-up prompts and completions."""
 
     bench: Bench
+
+    @classmethod
+    def of(cls, bench: Bench) -> Self:
+        """Return the training of this bench, with all ranks joined.
+
+        Raises:
+            NotHereError: the run trains no policy that needs nothing but its start model, or the shape is not known.
+        """
+        config = bench.context.spec.config
+        if not isinstance(config, TrainPolicyConfig):
+            raise NotHereError("the run trains no policy on rewards")
+        if config.has_critic:
+            raise NotHereError("the critic starts from a reward model's files, which this probe does not have")
+        model_config(bench.request)  # raises where the shape is not known
+        join_ranks(bench.context)
+        training = cls(bench.context)
+        training.bench = bench
+        return training
 
     @property
     def words(self) -> int:
@@ -147,15 +165,7 @@ class ShapeTraining(PolicyTraining):
 
 def probe(bench: Bench, found: Findings) -> None:
     """Generate, then take three updates with all ranks; keep times and the peak of memory."""
-    config = bench.context.spec.config
-    if not isinstance(config, TrainPolicyConfig):
-        raise NotHereError("the run trains no policy on rewards")
-    if config.has_critic:
-        raise NotHereError("the critic starts from a reward model's files, which this probe does not have")
-    model_config(bench.request)  # raises where the shape is not known
-    join_ranks(bench.context)
-    training = ShapeTraining(bench.context)
-    training.bench = bench
+    training = ShapeTraining.of(bench)
     training.prepare()
     reset_peak(bench.device)
     trainer, steps = training.build_trainer(None), Steps(bench.device)

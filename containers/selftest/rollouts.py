@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from containers.contracts.configs.train_policy import TrainPolicyConfig
-from containers.distributed.ranks import is_first_rank, join_ranks, of_all_ranks
+from containers.distributed.ranks import is_first_rank, of_all_ranks
 from containers.harness.errors import StageError
 from containers.models.trial import evaluating
 from containers.packing.logps import causal_of
@@ -23,7 +23,7 @@ from containers.rollouts.vllm_trial import SHARE_OF_MOVE, moved_weights
 from containers.selftest.cards import settle
 from containers.selftest.policy_step import ShapeTraining
 from containers.selftest.probe import Bench, Findings, NotHereError
-from containers.selftest.shape import drawn, model_config, with_files_of
+from containers.selftest.shape import drawn, with_files_of
 
 _NEW_TOKENS, _GREEDY_TOKENS, _PAD = 64, 16, 0
 # Standard deviation of the logits, in nats.
@@ -75,20 +75,14 @@ class EngineTraining(ShapeTraining):
 def probe(bench: Bench, found: Findings) -> None:
     """Start the engine, change the policy's weights twice, and time completions of all ranks."""
     config = bench.context.spec.config
-    if not isinstance(config, TrainPolicyConfig):
-        raise NotHereError("the run trains no policy on rewards")
-    if config.has_critic:
-        raise NotHereError("the critic starts from a reward model's files, which this probe does not have")
-    if config.rollout_engine == "vllm" and not bench.on_gpu and find_spec("vllm") is None:
+    engine = config.rollout_engine if isinstance(config, TrainPolicyConfig) else ""
+    if engine == "vllm" and not bench.on_gpu and find_spec("vllm") is None:
         raise NotHereError("vLLM is not installed here, and the profile has no GPUs")
-    model_config(bench.request)  # raises where the shape is not known
-    join_ranks(bench.context)
-    training = EngineTraining(bench.context)
-    training.bench = bench
+    training = EngineTraining.of(bench)
     try:
         training.prepare()
-        found.add("start", training.start_s, "s", of=config.rollout_engine)
-        if config.rollout_engine == "vllm":
+        found.add("start", training.start_s, "s", of=engine)
+        if engine == "vllm":
             found.add("files", training.written_s, "s", of="the model, for vLLM")
         trainer = training.build_trainer(None)
         policy = trainer.accelerator.unwrap_model(trainer.model)

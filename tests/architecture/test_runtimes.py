@@ -1,4 +1,4 @@
-"""Each runtime's name stands in one file of its own; everything else asks what a runtime can do."""
+"""A runtime has its name in one file; everything else asks what it can do."""
 
 import ast
 from pathlib import Path

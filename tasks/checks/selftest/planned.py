@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from containers.contracts.configs.parts.critic import CriticSettings
 from containers.contracts.configs.parts.rewards import RegexTerm
 from containers.contracts.configs.selftest import Measured, Measurement
 from containers.contracts.configs.train_policy import TrainPolicyConfig
@@ -44,7 +45,8 @@ class Subject:
         words: of the shape, for people.
         note: how it differs from the run's model, or why it is not known; empty: it is the run's.
         reward, policy: the stages' configurations; the policy's rewards are a rule, as no reward model is at hand.
-        rollouts: the policy's with the run's own engine; `policy` has one that needs no files.
+        rollouts: the policy's with the run's own engine, and without a critic, as nothing is learnt; `policy` has an
+            engine that needs no files.
     """
 
     run: RunConfig
@@ -73,8 +75,8 @@ def subject_of(run: RunConfig) -> Subject:
         ConfigError: the model's config.json is there, and cannot be used.
     """
     found, reward = find_model_shape(run), run.train_reward_model
-    rollouts = _without_reward_model(run.policy_on_rewards)
-    policy = _without_files(rollouts)
+    policy = _without_reward_model(run.policy_on_rewards)
+    policy, rollouts = _without_files(policy), _without_critic(policy)
     if found is None and run.gpu_profile.num_gpus:
         note = "the shape of the run's model is not known here: `rlhf fetch` it first"
         return Subject(run, None, "unknown", note, reward, policy, rollouts)
@@ -100,6 +102,13 @@ def _without_reward_model(policy: TrainPolicyConfig | None) -> TrainPolicyConfig
         return None
     rule = RegexTerm.model_validate({"kind": "outcome", "pattern": "[02468]$"})
     return policy.model_copy(update={"rewards": (rule,), "evidence": None})
+
+
+def _without_critic(policy: TrainPolicyConfig | None) -> TrainPolicyConfig | None:
+    """The configuration with an algorithm that needs no critic: what writes is the same."""
+    if policy is None or not policy.has_critic:
+        return policy
+    return policy.model_copy(update={"algorithm": "grpo", "critic": CriticSettings()})
 
 
 def _without_files(policy: TrainPolicyConfig | None) -> TrainPolicyConfig | None:

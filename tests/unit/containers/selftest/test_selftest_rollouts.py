@@ -66,6 +66,15 @@ def test_an_engine_that_never_gets_the_adapters_fails(tmp_path: Path, monkeypatc
         rollouts.probe(bench(tmp_path), Findings())
 
 
+def test_one_completion_a_prompt_is_written_too(tmp_path: Path) -> None:
+    """As PPO's policies write; its critic is left out by the orchestrator."""
+    found = Findings()
+    rollouts.probe(bench(tmp_path, num_generations=1), found)
+    assert {value.name for value in found.values} >= {"start", "moved", "apart", "rate"}
+    with pytest.raises(NotHereError, match="critic"):
+        rollouts.probe(bench(tmp_path, algorithm="ppo", num_generations=1), Findings())
+
+
 @pytest.mark.parametrize("quantization", ["nf4", "int8"])
 def test_quantized_policies_write_and_learn_from_files_of_the_shape(quantization: str, tmp_path: Path) -> None:
     found, steps = Findings(), Findings()

@@ -43,6 +43,14 @@ def test_the_runs_own_shape_is_measured_with_a_rule_as_reward_and_an_engine_with
     assert subject.rollouts is not None and subject.rollouts.rollout_engine == "vllm", "the engine's probe writes files"
 
 
+def test_ppo_writes_by_the_runs_engine_without_its_critic(project: Path) -> None:
+    """The critic starts from a reward model that is not there; what writes is the same policy."""
+    ppo = subject_of(load_run_config(project / "configs/runs/ppo-hh-rlhf.yaml").config)
+    assert ppo.policy is not None and ppo.policy.has_critic, "the step is refused with the reason"
+    assert ppo.rollouts is not None and not ppo.rollouts.has_critic
+    assert (ppo.rollouts.rollout_engine, ppo.rollouts.num_generations) == ("vllm", 1)
+
+
 def test_the_plan_for_the_measured_tokens_is_that_of_the_run(subject: Subject) -> None:
     profile = subject.run.gpu_profile
     plan = next(one for one in draft_plan(subject.run).stages if one.stage is StageName.TRAIN_REWARD_MODEL)
